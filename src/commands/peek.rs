@@ -1,0 +1,42 @@
+//! `TB.PEEK key capacity rate [cost]` says what [`TB.TAKE`](super::take) would answer, and takes nothing.
+//!
+//! Replies `[allowed, remaining, retry_ms]` as `TB.TAKE` does, but `remaining` is before taking. It writes nothing, not even
+//! an expiry, and runs on replicas and in read-only scripts.
+//!
+//! O(1).
+
+use bucket::Bucket;
+
+use crate::args;
+use crate::error::Error;
+use crate::manual::{Access, Arg, Keys, Manual};
+use crate::reply::Reply;
+use crate::server::{self, Args, Command, Context};
+use crate::store;
+
+/// `TB.PEEK`.
+pub(crate) struct Peek;
+
+impl Command for Peek {
+    const MANUAL: Manual = Manual {
+        name: c"tb.peek",
+        flags: c"readonly fast",
+        categories: c"read fast",
+        summary: c"Says what a take from a bucket would answer, without taking.",
+        complexity: c"O(1)",
+        arity: -4,
+        access: Access::Reads,
+        keys: Keys::First,
+        args: &[Arg::Key, Arg::Number(c"capacity"), Arg::Text(c"rate"), Arg::Optional(c"cost")],
+    };
+
+    #[inline(always)]
+    fn call(ctx: &Context, args: &Args<'_>) -> Result<Reply, Error> {
+        let quota = args::quota(args, 2)?;
+        let cost = args::optional_cost(args, 4)?;
+        let now = server::now();
+        let stored = store::read(ctx, args.key(1)?)?;
+        let bucket = stored.map_or_else(|| Bucket::full(&quota, now), |(record, _)| record.bucket);
+        Ok(bucket.peek(&quota, cost, now).into())
+    }
+}

@@ -1,0 +1,47 @@
+//! `TB.TAKE key capacity rate [cost]` takes `cost` tokens (1 by default) if they are there.
+//!
+//! `capacity` is the most tokens that the bucket holds, `rate` how many come back per second (`50`, `0.5`, or `100/60` for
+//! one hundred a minute). A key that does not exist is a full bucket.
+//!
+//! Replies `[allowed, remaining, retry_ms]`: 1 or 0; whole tokens left; and when refused, the milliseconds after which the
+//! same call passes if nobody else takes (-1 for never: the cost is above the capacity, or the rate is 0). A refusal
+//! changes nothing. A cost of 0 is allowed unless the bucket is in debt, and stores nothing.
+//!
+//! O(1).
+
+use bucket::Bucket;
+
+use crate::args;
+use crate::error::Error;
+use crate::manual::{Access, Arg, Keys, Manual};
+use crate::reply::Reply;
+use crate::server::{Args, Command, Context};
+use crate::{stats, store};
+
+/// `TB.TAKE`.
+pub(crate) struct Take;
+
+impl Command for Take {
+    const MANUAL: Manual = Manual {
+        name: c"tb.take",
+        flags: c"write fast",
+        categories: c"write fast",
+        summary: c"Takes tokens from a bucket if they are there.",
+        complexity: c"O(1)",
+        arity: -4,
+        access: Access::Updates,
+        keys: Keys::First,
+        args: &[Arg::Key, Arg::Number(c"capacity"), Arg::Text(c"rate"), Arg::Optional(c"cost")],
+    };
+
+    #[inline(always)]
+    fn call(ctx: &Context, args: &Args<'_>) -> Result<Reply, Error> {
+        let quota = args::quota(args, 2)?;
+        let cost = args::optional_cost(args, 4)?;
+        let decision = store::update(ctx, args.key(1)?, &quota, Self::MANUAL.name, |bucket, now| {
+            Ok(bucket.unwrap_or_else(|| Bucket::full(&quota, now)).take(&quota, cost, now))
+        })?;
+        stats::count_take(decision, cost);
+        Ok(decision.into())
+    }
+}

@@ -1,0 +1,120 @@
+//! The one way from a key to a bucket and back: open, check, decide, and only if something changed write, expire, signal,
+//! replicate and notify.
+
+use std::ffi::CStr;
+
+use bucket::{Bucket, Micros, Quota, Record};
+
+use crate::error::Error;
+use crate::server::{self, Context, Expiry, Key, KeyName, Value};
+use crate::stats;
+
+/// A key that is open for writing, and the bucket under it, if there is one.
+pub(crate) struct Slot<'a> {
+    key: Key<'a>,
+    name: KeyName<'a>,
+    record: Option<Record>,
+}
+
+impl<'a> Slot<'a> {
+    /// Opens a key. A value that is not a bucket is an error, and is left as it is.
+    #[inline(always)]
+    pub(crate) fn open(ctx: &'a Context, name: KeyName<'a>) -> Result<Self, Error> {
+        let mut key = Key::open_for_writing(ctx, name);
+        let record = decode(key.value())?;
+        Ok(Self { key, name, record })
+    }
+
+    /// The bucket, if there is one.
+    #[inline(always)]
+    pub(crate) fn bucket(&self) -> Option<Bucket> {
+        self.record.map(|record| record.bucket)
+    }
+
+    /// Fails if storing a bucket here would create a key and the server is out of memory.
+    #[inline(always)]
+    pub(crate) fn check_memory(&self, ctx: &Context) -> Result<(), Error> {
+        if self.record.is_none() && server::is_out_of_memory(ctx, self.name) { Err(Error::OutOfMemory) } else { Ok(()) }
+    }
+
+    /// Stores what a call made of the bucket, and tells those who listen that `event` happened.
+    #[inline(always)]
+    pub(crate) fn commit(self, ctx: &Context, bucket: Bucket, quota: &Quota, event: &CStr) -> Result<(), Error> {
+        let name = self.name;
+        let record = Record::with(self.record.as_ref(), bucket, quota, server::expiry_slack());
+        self.write(ctx, &record)?;
+        server::notify(ctx, event, name);
+        Ok(())
+    }
+
+    /// After a call that changed nothing: puts a stamp or a deadline right that cannot stand, which is rare.
+    #[inline(always)]
+    pub(crate) fn correct(self, ctx: &Context, quota: &Quota, now: Micros) -> Result<(), Error> {
+        match self.record.and_then(|record| record.corrected(quota, server::expiry_slack(), now)) {
+            Some(record) => self.write(ctx, &record),
+            None => Ok(()),
+        }
+    }
+
+    #[inline(always)]
+    fn write(mut self, ctx: &Context, record: &Record) -> Result<(), Error> {
+        let expiry = match self.record {
+            Some(old) if old.deadline == record.deadline => Expiry::Stands,
+            None if record.deadline.as_millis().is_none() => Expiry::None,
+            _ => record.deadline.as_millis().map_or(Expiry::None, Expiry::At),
+        };
+        let bytes = record.encode();
+        self.key.write(&bytes, expiry)?;
+        drop(self.key);
+        server::signal_modified(ctx, self.name);
+        server::replicate_set(ctx, self.name, &bytes, expiry);
+        Ok(())
+    }
+}
+
+/// Lets `decide` make a new bucket of the old one, and stores that.
+#[inline(always)]
+pub(crate) fn update<T>(
+    ctx: &Context,
+    name: KeyName<'_>,
+    quota: &Quota,
+    event: &CStr,
+    decide: impl FnOnce(Option<Bucket>, Micros) -> Result<(Option<Bucket>, T), Error>,
+) -> Result<T, Error> {
+    let now = server::now();
+    let slot = Slot::open(ctx, name)?;
+    let (bucket, answer) = decide(slot.bucket(), now)?;
+    match bucket {
+        Some(bucket) => {
+            slot.check_memory(ctx)?;
+            slot.commit(ctx, bucket, quota, event)?;
+        }
+        None => slot.correct(ctx, quota, now)?,
+    }
+    Ok(answer)
+}
+
+/// The record under a key, and milliseconds to live (-1 for ever), without touching either.
+#[inline(always)]
+pub(crate) fn read(ctx: &Context, name: KeyName<'_>) -> Result<Option<(Record, i64)>, Error> {
+    let Some(mut key) = Key::open_for_reading(ctx, name) else {
+        return Ok(None);
+    };
+    Ok(decode(key.value())?.map(|record| (record, key.ttl_millis())))
+}
+
+#[inline(always)]
+fn decode(value: Value<'_>) -> Result<Option<Record>, Error> {
+    let record = match value {
+        Value::Absent => return Ok(None),
+        Value::Bytes(bytes) => Record::decode(bytes),
+        Value::Other => None,
+    };
+    match record {
+        Some(record) => Ok(Some(record)),
+        None => {
+            stats::count(&stats::WRONG_TYPE);
+            Err(Error::WrongType)
+        }
+    }
+}
