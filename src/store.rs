@@ -94,13 +94,17 @@ pub(crate) fn update<T>(
     Ok(answer)
 }
 
-/// The record under a key, and milliseconds to live (-1 for ever), without touching either.
+/// Looks at the record under a key, if there is one, without touching either.
 #[inline(always)]
-pub(crate) fn read(ctx: &Context, name: KeyName<'_>) -> Result<Option<(Record, i64)>, Error> {
+pub(crate) fn read<T>(
+    ctx: &Context,
+    name: KeyName<'_>,
+    look: impl FnOnce(&Key<'_>, &Record) -> T,
+) -> Result<Option<T>, Error> {
     let Some(mut key) = Key::open_for_reading(ctx, name) else {
         return Ok(None);
     };
-    Ok(decode(key.value())?.map(|record| (record, key.ttl_millis())))
+    Ok(decode(key.value())?.map(|record| look(&key, &record)))
 }
 
 #[inline(always)]

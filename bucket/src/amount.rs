@@ -4,7 +4,7 @@
     reason = "each operation's bounds are argued where it stands; checked forms would hide the arithmetic"
 )]
 
-use crate::number::{Decimal, NumberError, plain_digits, power_of_ten};
+use crate::number::{Decimal, NumberError, power_of_ten, short_decimal};
 
 /// Units of the fixed point in a token: 1e-12 token is the smallest balance step.
 pub(crate) const UNITS: u128 = 1_000_000_000_000;
@@ -41,9 +41,9 @@ impl Amount {
     /// [`NumberError::TooSmall`] for a number above zero that rounds to zero.
     #[inline(always)]
     pub fn parse(text: &[u8]) -> Result<Self, NumberError> {
-        match plain_digits(text) {
-            Some(tokens) => Self::from_tokens(tokens),
-            None => Self::parse_decimal(text),
+        match short_decimal(text) {
+            Some((tokens, 0)) => Self::from_tokens(tokens),
+            _ => Self::parse_decimal(text),
         }
     }
 

@@ -99,22 +99,28 @@ fn written_exponent(text: &[u8]) -> Result<i64, NumberError> {
     Ok(if negative { -exponent } else { exponent })
 }
 
-/// The number in a text of one to eighteen plain digits: what most callers send.
+/// The digits of a short decimal and how many of them stand after the point: what nearly every caller sends. `None` for
+/// whatever has an exponent, more than eighteen bytes, or a fault.
 #[inline(always)]
-pub(crate) fn plain_digits(text: &[u8]) -> Option<u64> {
-    if text.is_empty() || text.len() > 18 {
+pub(crate) fn short_decimal(text: &[u8]) -> Option<(u64, usize)> {
+    if text.len() > 18 {
         return None;
     }
-    let mut number = 0_u64;
-    for byte in text {
+    let (mut number, mut after_point) = (0_u64, None);
+    for (at, byte) in text.iter().enumerate() {
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {
-            return None;
+            if *byte != b'.' || after_point.is_some() {
+                return None;
+            }
+            after_point = Some(text.len() - at - 1);
+            continue;
         }
         // At most 18 digits: below 10^18 < 2^64.
         number = number * 10 + u64::from(digit);
     }
-    Some(number)
+    let digits = text.len() - usize::from(after_point.is_some());
+    (digits > 0).then_some((number, after_point.unwrap_or(0)))
 }
 
 /// `10^exponent`, where that fits in 128 bits.

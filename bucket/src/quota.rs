@@ -7,7 +7,7 @@
 use core::cmp::Ordering;
 
 use crate::amount::Amount;
-use crate::number::{Decimal, EXPONENT_LIMIT, NumberError, plain_digits, power_of_ten};
+use crate::number::{Decimal, EXPONENT_LIMIT, NumberError, power_of_ten, short_decimal};
 use crate::wide::{cmp_products, mul_div_ceil, mul_div_floor};
 
 /// Units (1e-12 token) a microsecond in one token a second, as a power of ten.
@@ -39,21 +39,50 @@ impl Rate {
     /// below 1e-18 but not 0.
     #[inline(always)]
     pub fn parse(text: &[u8]) -> Result<Self, NumberError> {
-        match plain_digits(text) {
-            Some(tokens) if tokens <= 1_000_000_000_000 => {
-                Ok(Self { units: u128::from(tokens * 1_000_000), micros: 1 })
-            }
-            Some(_) => Err(NumberError::OutOfRange),
-            None => Self::parse_ratio(text),
+        match short_decimal(text) {
+            Some((tokens, after_point)) => Self::short(tokens, after_point),
+            None => Self::parse_long(text),
         }
     }
 
-    fn parse_ratio(text: &[u8]) -> Result<Self, NumberError> {
+    /// `tokens / 10^after_point` a second.
+    #[inline(always)]
+    fn short(tokens: u64, after_point: usize) -> Result<Self, NumberError> {
+        #[expect(clippy::indexing_slicing, reason = "evaluated by the compiler, where a bad index is an error")]
+        const POWERS: [u64; 19] = {
+            let mut powers = [1; 19];
+            let mut at = 1;
+            while at < powers.len() {
+                powers[at] = powers[at - 1] * 10;
+                at += 1;
+            }
+            powers
+        };
+        let power = *POWERS.get(after_point).ok_or(NumberError::Malformed)?;
+        // Below 10^18 * 10^6 < 2^128. Up to six decimals leave a whole number of units a microsecond.
+        let rate = if power <= 1_000_000 {
+            Self { units: u128::from(tokens) * u128::from(1_000_000 / power), micros: 1 }
+        } else {
+            Self { units: tokens.into(), micros: u128::from(power / 1_000_000) }
+        };
+        // Eighteen digits cannot write a rate below the slowest.
+        if rate.units > FASTEST * rate.micros { Err(NumberError::OutOfRange) } else { Ok(rate) }
+    }
+
+    fn parse_long(text: &[u8]) -> Result<Self, NumberError> {
         let Some(slash) = text.iter().position(|byte| *byte == b'/') else {
             let tokens = Decimal::parse(text, DIGITS)?;
             return Self::new(tokens, Decimal { mantissa: 1, exponent: 0, dropped: false });
         };
         let (tokens, seconds) = text.split_at(slash);
+        let seconds = seconds.get(1..).unwrap_or_default();
+        if let (Some((tokens, 0)), Some((seconds, 0))) = (short_decimal(tokens), short_decimal(seconds))
+            && let (Some(units), 1..) = (tokens.checked_mul(1_000_000), seconds)
+            && u128::from(units) <= FASTEST * u128::from(seconds)
+        {
+            // At most 10^18 seconds, so a rate above zero is not below the slowest.
+            return Ok(if units == 0 { Self::ZERO } else { Self { units: units.into(), micros: seconds.into() } });
+        }
         let side = |text| match Decimal::parse(text, DIGITS)? {
             Decimal { dropped: true, .. } => Err(NumberError::TooPrecise),
             // Cut exponents must not cancel out.
@@ -62,7 +91,7 @@ impl Rate {
             }
             side => Ok(side),
         };
-        Self::new(side(tokens)?, side(seconds.get(1..).unwrap_or_default())?)
+        Self::new(side(tokens)?, side(seconds)?)
     }
 
     fn new(tokens: Decimal, seconds: Decimal) -> Result<Self, NumberError> {

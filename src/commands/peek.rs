@@ -35,8 +35,7 @@ impl Command for Peek {
         let quota = args::quota(args, 2)?;
         let cost = args::optional_cost(args, 4)?;
         let now = server::now();
-        let stored = store::read(ctx, args.key(1)?)?;
-        let bucket = stored.map_or_else(|| Bucket::full(&quota, now), |(record, _)| record.bucket);
-        Ok(bucket.peek(&quota, cost, now).into())
+        let bucket = store::read(ctx, args.key(1)?, |_, record| record.bucket)?;
+        Ok(bucket.unwrap_or_else(|| Bucket::full(&quota, now)).peek(&quota, cost, now).into())
     }
 }

@@ -31,7 +31,7 @@ impl Command for State {
 
     fn call(ctx: &Context, args: &Args<'_>) -> Result<Reply, Error> {
         args::at_most(args, 2)?;
-        let stored = store::read(ctx, args.key(1)?)?;
-        Ok(stored.map_or(Reply::Nil, |(record, ttl)| Reply::State(record, ttl)))
+        let state = store::read(ctx, args.key(1)?, |key, record| Reply::State(*record, key.ttl_millis()))?;
+        Ok(state.unwrap_or(Reply::Nil))
     }
 }
