@@ -60,7 +60,6 @@ impl<'a> Slot<'a> {
     fn write(mut self, ctx: &Context, record: &Record) -> Result<(), Error> {
         let expiry = match self.record {
             Some(old) if old.deadline == record.deadline => Expiry::Stands,
-            None if record.deadline.as_millis().is_none() => Expiry::None,
             _ => record.deadline.as_millis().map_or(Expiry::None, Expiry::At),
         };
         let bytes = record.encode();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! byte 0        magic and version of the format
-//! byte 1        check: with it, the bytes below fold to zero
+//! byte 1        check: with it, all bytes fold to a constant
 //! bits 16..68   stamp, microseconds since the epoch
 //! bits 68..101  deadline, in units of 512 ms since the epoch; 0 for none
 //! bits 101..192 balance in units of 1e-12 token, plus 1e27
@@ -22,6 +22,8 @@ use crate::time::Micros;
 
 /// The first byte of every record: "token bucket", version 1.
 const MAGIC: u8 = 0xB1;
+/// What the bytes of a record fold to: not zero, so that a string of one byte over and over is none.
+const FOLD: u8 = 0x5A;
 /// Where the balance's zero is, so that the stored number has no sign.
 const BIAS: u128 = Balance::MAX.units().unsigned_abs();
 
@@ -130,7 +132,7 @@ impl Record {
         let low = MAGIC as u64 | stamp << 16;
         let middle = stamp >> 48 | self.deadline.0 << 4 | ((balance >> 64) as u64) << 37;
         let high = balance as u64;
-        let low = low | (fold(low, middle, high) as u64) << 8;
+        let low = low | ((fold(low, middle, high) ^ FOLD) as u64) << 8;
         let [a, b, c, d, e, f, g, h] = low.to_le_bytes();
         let [i, j, k, l, m, n, o, p] = middle.to_le_bytes();
         let [q, r, s, t, u, v, w, x] = high.to_le_bytes();
@@ -144,7 +146,7 @@ impl Record {
         let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
         let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
         let (low, middle, high) = (word(0)?, word(8)?, word(16)?);
-        if low as u8 != MAGIC || fold(low, middle, high) != 0 {
+        if low as u8 != MAGIC || fold(low, middle, high) != FOLD {
             return None;
         }
         let stamp = low >> 16 | (middle & 0xF) << 48;
@@ -159,7 +161,7 @@ impl Record {
 /// show. Whatever changes within a single byte changes it.
 #[inline(always)]
 const fn fold(low: u64, middle: u64, high: u64) -> u8 {
-    // The word that holds the check byte is not turned, so the byte that makes this zero is the fold without it.
+    // The word that holds the check byte is not turned, so the check byte changes the fold by just itself.
     let folded = low ^ middle.rotate_left(3) ^ high.rotate_left(5);
     let folded = folded ^ folded >> 32;
     let folded = folded ^ folded >> 16;

@@ -34,9 +34,11 @@ impl Command for Refund {
         let decision = store::update(ctx, args.key(1)?, &quota, Self::MANUAL.name, |stored, now| {
             let bucket = stored.unwrap_or_else(|| Bucket::full(&quota, now));
             let (refunded, decision) = bucket.refund(&quota, amount, now);
+            if stored.is_some() {
+                stats::TOKENS_REFUNDED.add(amount);
+            }
             Ok((stored.map(|_| refunded), decision))
         })?;
-        stats::TOKENS_REFUNDED.add(amount);
         Ok(decision.into())
     }
 }

@@ -57,7 +57,7 @@ fn reject(ctx: &Context, error: Error) -> c_int {
 fn rescue(ctx: &Context, panic: Box<dyn std::any::Any + Send>) -> c_int {
     // A payload whose destructor panics would get past this edge.
     mem::forget(panic);
-    log::warning(ctx, c"a command panicked; this is a fault of the module, please report it. The key is unchanged.");
+    log::warning(ctx, c"the call was answered with an error; the key is unchanged");
     reply::send_error(ctx, Error::Internal)
 }
 

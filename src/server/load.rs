@@ -124,6 +124,7 @@ fn load(ctx: &Context, argc: c_int) -> Result<(), LoadError> {
         super::api!(RedisModule_SetModuleOptions)(ctx.raw(), options);
         context::words::make();
     }
+    log::hook_panics();
     command::add_category(ctx)?;
     crate::register(ctx)?;
     info::register(ctx)?;
@@ -135,5 +136,6 @@ fn load(ctx: &Context, argc: c_int) -> Result<(), LoadError> {
 unsafe extern "C" fn RedisModule_OnUnload(_ctx: *mut raw::RedisModuleCtx) -> c_int {
     // SAFETY: no command of the module runs any more.
     unsafe { context::words::free() };
+    log::unhook_panics();
     raw::REDISMODULE_OK as c_int
 }
