@@ -15,12 +15,17 @@ const fn small(a: u128, b: u128, c: u128) -> bool {
     (a | b | c) >> 64 == 0
 }
 
+/// The product of two numbers that fit in 64 bits, told to the compiler as such: one multiplication, not three.
+#[inline(always)]
+const fn small_product(a: u128, b: u128) -> u128 {
+    (a as u64 as u128) * (b as u64 as u128)
+}
+
 /// `a * b / d` rounded down, or `u128::MAX` where that does not fit or `d` is 0.
 #[inline(always)]
 pub(crate) fn mul_div_floor(a: u128, b: u128, d: u128) -> u128 {
     if small(a, b, d) && d != 0 {
-        // Two factors below 2^64: the product fits.
-        let product = a * b;
+        let product = small_product(a, b);
         return if product >> 64 == 0 { u128::from(product as u64 / d as u64) } else { product / d };
     }
     wide_mul_div(a, b, d).0
@@ -41,7 +46,7 @@ pub(crate) fn mul_div_ceil(a: u128, b: u128, d: u128) -> u128 {
 #[inline(always)]
 pub(crate) fn cmp_products(a: u128, b: u128, c: u128, d: u128) -> Ordering {
     if (a | b | c | d) >> 64 == 0 {
-        return (a * b).cmp(&(c * d));
+        return small_product(a, b).cmp(&small_product(c, d));
     }
     wide_mul(a, b).cmp(&wide_mul(c, d))
 }

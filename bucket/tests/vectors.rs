@@ -103,7 +103,7 @@ impl Keyspace {
     }
 
     fn mtake(&mut self, args: &[&str]) -> Result<Value, Refused> {
-        if args.len() % 4 != 0 {
+        if !args.len().is_multiple_of(4) {
             return Err("not a call".into());
         }
         let mut parts: Vec<(&str, Quota, Amount)> = Vec::new();

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_int};
 
 use redis_module::raw;
 
-use super::{Context, command, config, context, info, log};
+use super::{Context, command, config, context, info, log, options};
 
 /// Why the module does not load: a line for the log.
 #[derive(Debug)]
@@ -45,10 +45,12 @@ fn has_required_apis() -> bool {
         RedisModule_CreateString,
         RedisModule_Free,
         RedisModule_FreeCallReply,
+        RedisModule_FreeServerInfo,
         RedisModule_FreeString,
         RedisModule_GetCommand,
         RedisModule_GetContextFlags,
         RedisModule_GetExpire,
+        RedisModule_GetServerInfo,
         RedisModule_InfoAddFieldCString,
         RedisModule_InfoAddFieldULongLong,
         RedisModule_InfoAddSection,
@@ -67,6 +69,7 @@ fn has_required_apis() -> bool {
         RedisModule_ReplyWithMap,
         RedisModule_ReplyWithNull,
         RedisModule_ReplyWithStringBuffer,
+        RedisModule_ServerInfoGetFieldC,
         RedisModule_SetAbsExpire,
         RedisModule_SetCommandInfo,
         RedisModule_SetModuleOptions,
@@ -94,10 +97,7 @@ unsafe extern "C" fn RedisModule_OnLoad(
         return status;
     }
     if !has_required_apis() {
-        log::warning_if_possible(
-            ctx,
-            c"not loaded: this server is too old; Redis 7.0 or Valkey 7.2 is the oldest that works",
-        );
+        log::warning_if_possible(ctx, c"not loaded: this server is too old; Redis 7.0 or newer, or Valkey, is needed");
         return raw::REDISMODULE_ERR as c_int;
     }
     // SAFETY: the context lasts until this function returns.
@@ -118,12 +118,9 @@ fn load(ctx: &Context, argc: c_int) -> Result<(), LoadError> {
             c"tokenbucket takes no arguments after its path; settings are lines of redis.conf such as 'tokenbucket.expiry-slack-ms 1000'",
         ));
     }
-    let options = raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED.cast_signed();
+    options::set(ctx);
     // SAFETY: the module is loading, on the server's thread; `has_required_apis` has passed.
-    unsafe {
-        super::api!(RedisModule_SetModuleOptions)(ctx.raw(), options);
-        context::words::make();
-    }
+    unsafe { context::words::make() };
     log::hook_panics();
     command::add_category(ctx)?;
     crate::register(ctx)?;

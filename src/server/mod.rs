@@ -13,6 +13,7 @@ mod info;
 mod key;
 mod load;
 mod log;
+mod options;
 mod reply;
 
 pub(crate) use clock::now;

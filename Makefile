@@ -1,0 +1,65 @@
+# `make` or `make help` lists what there is. Every target is a line or two; what takes more lives in scripts/.
+#
+#   PORT=6380       the port of `make run`
+#   SERVER=...      another server than the redis-server (or valkey-server) on PATH: a name or a path
+#   SERVERS="..."   the servers of `make test-servers`, instead of all of them
+
+.DEFAULT_GOAL := help
+.PHONY: help run build release test test-servers lint fmt doc bench instructions deps clean
+
+# One place for what is built, whatever the environment says: redis.conf names it.
+export CARGO_TARGET_DIR := $(CURDIR)/target
+MODULE := $(CARGO_TARGET_DIR)/release/libredis_token_bucket.so
+
+PORT ?= 6379
+SHELL_FILES := .ci/run $(wildcard scripts/*)
+
+# The tests and scripts/ read TB_SERVER. They do not all run in this folder, so a path is made absolute; a bare name is left to PATH.
+ifdef SERVER
+export TB_SERVER := $(if $(findstring /,$(SERVER)),$(abspath $(SERVER)),$(SERVER))
+endif
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: release ## a server with the module in the foreground, as redis.conf says (PORT=6380, SERVER=valkey-server)
+	@scripts/run $(PORT)
+
+build: deps ## the module for development, in target/debug
+	cargo build --workspace
+
+release: deps ## the module to ship: target/release/libredis_token_bucket.so
+	cargo build --release
+	@[ -e $(MODULE) ] || ln -s libredis_token_bucket.dylib $(MODULE) # macOS names it so; redis.conf does not
+
+test: release ## every test; those on a real server once more against the release build
+	cargo test --workspace --no-fail-fast
+	TB_MODULE=$(MODULE) cargo test --test '*' --no-fail-fast
+
+test-servers: release ## the server tests on every supported Redis and Valkey, brought into target/servers
+	TB_MODULE=$(MODULE) scripts/test-servers $(SERVERS)
+
+lint: deps ## formatting, clippy, documentation and shell scripts, warnings forbidden
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps
+	for file in $(SHELL_FILES); do bash -n "$$file" || exit 1; done
+	if command -v shellcheck >/dev/null; then shellcheck $(SHELL_FILES); fi
+
+fmt: ## format the code
+	cargo fmt --all
+
+doc: deps ## the documentation, in target/doc
+	cargo doc --workspace --no-deps
+
+bench: deps ## every benchmark (that of instructions needs valgrind)
+	cargo bench --workspace
+
+instructions: deps ## instructions per call under callgrind, next to SET ... PX in the same run
+	cargo bench --bench instructions
+
+deps: ## install what building and testing need, or say what is missing
+	@scripts/install-deps
+
+clean: ## remove what was built; the data of `make run` stays in run/
+	cargo clean
