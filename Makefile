@@ -5,7 +5,7 @@
 #   SERVERS="..."   the servers of `make test-servers`, instead of all of them
 
 .DEFAULT_GOAL := help
-.PHONY: help run build release test test-servers lint fmt doc bench instructions deps clean
+.PHONY: help run build release test test-servers trust-long fuzz load fuzz-core deny lint fmt doc bench instructions deps clean
 
 # One place for what is built, whatever the environment says: redis.conf names it.
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -38,6 +38,21 @@ test: release ## every test; those on a real server once more against the releas
 
 test-servers: release ## the server tests on every supported Redis and Valkey, brought into target/servers
 	TB_MODULE=$(MODULE) scripts/test-servers $(SERVERS)
+
+trust-long: release ## the crash, failover and memory tests in their long form (many minutes)
+	TB_TRUST=long TB_MODULE=$(MODULE) cargo test --test trust -- --nocapture
+
+fuzz: release ## any bytes among any commands against a model, for SECONDS=3600, repeatable with SEED=...
+	TB_SECONDS=$(or $(SECONDS),3600) TB_SEED=$(SEED) TB_MODULE=$(MODULE) cargo test --test trust fuzz -- --nocapture
+
+load: release ## a thousand connections and ten thousand tenants for SECONDS=120
+	TB_SECONDS=$(or $(SECONDS),120) TB_MODULE=$(MODULE) cargo test --test trust a_thousand -- --nocapture
+
+fuzz-core: ## coverage-guided fuzzing of the parsers and the stored form (needs cargo-fuzz and a C++ compiler)
+	cd fuzz && for target in numbers record; do RUSTC_BOOTSTRAP=1 cargo fuzz run $$target -- -max_total_time=$(or $(SECONDS),60) -max_len=100 || exit 1; done
+
+deny: ## the dependencies: known faults, licences, sources
+	@scripts/deny
 
 lint: deps ## formatting, clippy, documentation and shell scripts, warnings forbidden
 	cargo fmt --all --check

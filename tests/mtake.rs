@@ -588,7 +588,7 @@ fn a_crowd_of_all_commands_balances_to_the_last_token() {
     const CLIENTS: u64 = 120;
     let (server, _clock, mut client) = on_a_frozen_clock();
     let start = Barrier::new(CLIENTS as usize);
-    // Each pair is a key and the tokens that this client has on balance taken from it.
+    // Answers what one client has on balance taken from each bucket.
     let work = |number: u64| -> [i64; 4] {
         let mut client = server.client();
         let mut chance = Chance::new(number + 1000);

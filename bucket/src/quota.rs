@@ -86,7 +86,7 @@ impl Rate {
         let side = |text| match Decimal::parse(text, DIGITS)? {
             Decimal { dropped: true, .. } => Err(NumberError::TooPrecise),
             // Cut exponents must not cancel out.
-            Decimal { exponent, .. } if exponent.unsigned_abs() >= EXPONENT_LIMIT.unsigned_abs() / 2 => {
+            Decimal { mantissa: 1.., exponent, .. } if exponent.unsigned_abs() >= EXPONENT_LIMIT.unsigned_abs() / 2 => {
                 Err(NumberError::OutOfRange)
             }
             side => Ok(side),
@@ -112,8 +112,11 @@ impl Rate {
             let micros = scaled(seconds.mantissa, -shift).ok_or(NumberError::TooSmall)?;
             Self { units: tokens.mantissa, micros }
         };
-        if cmp_products(rate.units, 1, FASTEST, rate.micros) == Ordering::Greater {
-            return Err(NumberError::OutOfRange);
+        // The bound is on the number as written, so digits that were cut count.
+        match cmp_products(rate.units, 1, FASTEST, rate.micros) {
+            Ordering::Greater => return Err(NumberError::OutOfRange),
+            Ordering::Equal if tokens.dropped => return Err(NumberError::OutOfRange),
+            _ => {}
         }
         if cmp_products(rate.units, SLOWEST, 1, rate.micros) == Ordering::Less {
             return Err(NumberError::TooSmall);

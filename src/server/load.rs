@@ -118,6 +118,7 @@ fn load(ctx: &Context, argc: c_int) -> Result<(), LoadError> {
             c"tokenbucket takes no arguments after its path; settings are lines of redis.conf such as 'tokenbucket.expiry-slack-ms 1000'",
         ));
     }
+    options::mark_loaded();
     options::set(ctx);
     // SAFETY: the module is loading, on the server's thread; `has_required_apis` has passed.
     unsafe { context::words::make() };
@@ -130,7 +131,16 @@ fn load(ctx: &Context, argc: c_int) -> Result<(), LoadError> {
 
 /// The server's exit. There are no threads, timers or types to take down.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn RedisModule_OnUnload(_ctx: *mut raw::RedisModuleCtx) -> c_int {
+unsafe extern "C" fn RedisModule_OnUnload(ctx: *mut raw::RedisModuleCtx) -> c_int {
+    // SAFETY: the context lasts until this function returns.
+    let ctx = unsafe { Context::new(ctx) };
+    if !options::can_go(&ctx) {
+        log::warning(
+            &ctx,
+            c"not unloaded: Redis before 8.6 crashes when a connection repeats a command that is gone; restart the server instead",
+        );
+        return raw::REDISMODULE_ERR as c_int;
+    }
     // SAFETY: no command of the module runs any more.
     unsafe { context::words::free() };
     log::unhook_panics();
