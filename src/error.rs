@@ -24,7 +24,7 @@ pub(crate) enum Error {
     Number(Argument, NumberError),
     /// A lease counts whole tokens.
     NotWhole(Argument),
-    /// A lease of nothing, or of less than its least.
+    /// A lease's least is 0, or above what is wanted.
     LeaseBounds,
     /// The debt would be too deep.
     Debt,
@@ -87,7 +87,7 @@ impl Error {
             Self::Number(Argument::Least, error) => number_errors!("least", "1 to 1e15 whole tokens", error),
             Self::NotWhole(Argument::Least) => c"ERR invalid least: a lease counts whole tokens",
             Self::NotWhole(_) => c"ERR invalid want: a lease counts whole tokens",
-            Self::LeaseBounds => c"ERR invalid lease: needs 1 <= least <= want",
+            Self::LeaseBounds => c"ERR invalid least: needs 1 <= least <= want",
             Self::Debt => c"ERR invalid cost: the debt would be above 1e15 tokens",
             Self::SameKeyTwice => c"ERR the same key is named twice",
             Self::WrongType => c"WRONGTYPE Operation against a key holding a value that is not a token bucket",

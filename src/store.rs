@@ -37,14 +37,12 @@ impl<'a> Slot<'a> {
         if self.record.is_none() && server::is_out_of_memory(ctx, self.name) { Err(Error::OutOfMemory) } else { Ok(()) }
     }
 
-    /// Stores what a call made of the bucket, and tells those who listen that `event` happened.
+    /// Stores what a call made of the bucket. [`server::notify`] is the caller's, once no key is open any more: whoever
+    /// listens to keyspace events may change keys.
     #[inline(always)]
-    pub(crate) fn commit(self, ctx: &Context, bucket: Bucket, quota: &Quota, event: &CStr) -> Result<(), Error> {
-        let name = self.name;
+    pub(crate) fn commit(self, ctx: &Context, bucket: Bucket, quota: &Quota) -> Result<(), Error> {
         let record = Record::with(self.record.as_ref(), bucket, quota, server::expiry_slack());
-        self.write(ctx, &record)?;
-        server::notify(ctx, event, name);
-        Ok(())
+        self.write(ctx, &record)
     }
 
     /// After a call that changed nothing: puts a stamp or a deadline right that cannot stand, which is rare.
@@ -86,7 +84,8 @@ pub(crate) fn update<T>(
     match bucket {
         Some(bucket) => {
             slot.check_memory(ctx)?;
-            slot.commit(ctx, bucket, quota, event)?;
+            slot.commit(ctx, bucket, quota)?;
+            server::notify(ctx, event, name);
         }
         None => slot.correct(ctx, quota, now)?,
     }

@@ -9,7 +9,7 @@
 //!
 //! O(1).
 
-use bucket::{Amount, Bucket};
+use bucket::{Amount, Bucket, NumberError};
 
 use crate::args;
 use crate::error::{Argument, Error};
@@ -39,6 +39,9 @@ impl Command for Lease {
         let quota = args::quota(args, 2)?;
         let want = args::whole(args, 4, Argument::Want)?;
         let least = if args.len() > 5 { args::whole(args, 5, Argument::Least)? } else { Amount::ONE };
+        if want == Amount::ZERO {
+            return Err(Error::Number(Argument::Want, NumberError::OutOfRange));
+        }
         if least == Amount::ZERO || least > want {
             return Err(Error::LeaseBounds);
         }

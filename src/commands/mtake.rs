@@ -36,7 +36,7 @@ impl Command for MTake {
     const MANUAL: Manual = Manual {
         name: c"tb.mtake",
         flags: c"write",
-        categories: c"write",
+        categories: c"write slow",
         summary: c"Takes tokens from each of several buckets, or from none of them.",
         complexity: c"O(N log N) where N is the number of buckets",
         arity: -5,
@@ -67,9 +67,13 @@ impl Command for MTake {
 
         let mut verdict = Decision { allowed, remaining: u64::MAX, retry: Retry::Now };
         let mut answers = Vec::with_capacity(requests.len());
+        let mut changed = Vec::with_capacity(requests.len());
         for ((request, slot), (bucket, mut decision)) in requests.iter().zip(slots).zip(taken) {
             match bucket {
-                Some(bucket) if allowed => slot.commit(ctx, bucket, &request.quota, Self::MANUAL.name)?,
+                Some(bucket) if allowed => {
+                    slot.commit(ctx, bucket, &request.quota)?;
+                    changed.push(request.key);
+                }
                 _ => {
                     let bucket = slot.bucket().unwrap_or_else(|| Bucket::full(&request.quota, now));
                     if !allowed {
@@ -84,6 +88,9 @@ impl Command for MTake {
             verdict.remaining = verdict.remaining.min(decision.remaining);
             verdict.retry = verdict.retry.later(decision.retry);
             answers.push(integers(decision));
+        }
+        for key in changed {
+            server::notify(ctx, Self::MANUAL.name, key);
         }
         stats::count_take(verdict, Amount::ZERO);
         Ok(Reply::Verdict(integers(verdict), answers))

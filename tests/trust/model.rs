@@ -312,8 +312,11 @@ impl Model {
                 let fewest = whole(given(5), "ERR invalid least: ", &mut refusals);
                 if let (Some(want), Some(fewest)) = (want, fewest) {
                     (first, least) = (want, fewest);
+                    if want == Amount::ZERO {
+                        refusals.push("ERR invalid want: ");
+                    }
                     if least == Amount::ZERO || least > want {
-                        refusals.push("ERR invalid lease: ");
+                        refusals.push("ERR invalid least: ");
                     }
                 }
             }
