@@ -115,3 +115,19 @@ fn a_bucket_costs_no_more_than_a_string_of_its_size() {
     // One allocation class above the embedded string at most.
     assert!(buckets <= strings + 10_000 * 24, "10,000 buckets take {buckets} bytes, strings {strings}");
 }
+
+#[test]
+fn a_server_that_evicts_takes_new_buckets_whatever_commands_were_renamed_away() {
+    let server = Server::setup().config("rename-command SETRANGE", "nothing").start();
+    let mut client = server.client();
+    let limit = client.info_int("used_memory") + 300_000;
+    client.ok("CONFIG SET maxmemory-policy allkeys-lru");
+    client.ok(&format!("CONFIG SET maxmemory {limit}"));
+    for key in 0..4_000 {
+        client.take(&format!("bucket-{key} 10 1/60"));
+    }
+    assert!(client.info_int("evicted_keys") > 0);
+    client.ok("CONFIG SET maxmemory-policy noeviction");
+    client.ok("CONFIG SET maxmemory 1");
+    assert!(client.ask("TB.TAKE new 10 1").error().starts_with("OOM "));
+}

@@ -181,14 +181,6 @@ fn unloading_and_loading_the_module_keeps_every_bucket() {
     fill(&mut client, &clock);
     let before = contents(&mut client);
     let module = module_path();
-    // These versions crash when a connection repeats a command that is gone, so the module does not go.
-    if !server.is_valkey() && ((8, 0)..(8, 6)).contains(&server.version()) {
-        let refusal = client.ask("MODULE UNLOAD tokenbucket");
-        assert!(refusal.error().starts_with("ERR Error unloading module"), "{refusal:?}");
-        assert!(server.log().contains("not unloaded: Redis before 8.6 crashes"));
-        go_on(&mut client, &clock);
-        return;
-    }
     for _ in 0..3 {
         client.ok("MODULE UNLOAD tokenbucket");
         assert!(client.ask("TB.TAKE slow 100 1/60").error().starts_with("ERR unknown command"));

@@ -131,9 +131,29 @@ fn refuses_writes(ctx: &Context, name: KeyName<'_>) -> bool {
         if reply.is_null() {
             return true;
         }
-        let refused = api!(RedisModule_CallReplyType)(reply) == raw::REDISMODULE_REPLY_ERROR as c_int;
+        let is_error = api!(RedisModule_CallReplyType)(reply) == raw::REDISMODULE_REPLY_ERROR as c_int;
+        let mut len = 0;
+        let text = api!(RedisModule_CallReplyStringPtr)(reply, &raw mut len);
+        let is_oom = is_error && !text.is_null() && slice::from_raw_parts(text.cast::<u8>(), len).starts_with(b"OOM");
         api!(RedisModule_FreeCallReply)(reply);
-        refused
+        // Another error: the command was renamed away, so what remains is the policy.
+        is_oom || is_error && !evicts(ctx)
+    }
+}
+
+/// Whether the server makes room by evicting keys.
+#[cold]
+fn evicts(ctx: &Context) -> bool {
+    // SAFETY: both names are NUL-terminated; the text, which belongs to the data, is read before that is freed, once.
+    unsafe {
+        let info = api!(RedisModule_GetServerInfo)(ctx.raw(), c"memory".as_ptr());
+        if info.is_null() {
+            return false;
+        }
+        let policy = api!(RedisModule_ServerInfoGetFieldC)(info, c"maxmemory_policy".as_ptr());
+        let evicts = !policy.is_null() && CStr::from_ptr(policy) != c"noeviction";
+        api!(RedisModule_FreeServerInfo)(ctx.raw(), info);
+        evicts
     }
 }
 

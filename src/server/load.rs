@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_int};
 
 use redis_module::raw;
 
-use super::{Context, command, config, context, info, log, options};
+use super::{Context, command, config, context, info, log, options, unload};
 
 /// Why the module does not load: a line for the log.
 #[derive(Debug)]
@@ -39,6 +39,7 @@ fn has_required_apis() -> bool {
         RedisModule_Alloc,
         RedisModule_Calloc,
         RedisModule_Call,
+        RedisModule_CallReplyStringPtr,
         RedisModule_CallReplyType,
         RedisModule_CloseKey,
         RedisModule_CreateCommand,
@@ -118,7 +119,6 @@ fn load(ctx: &Context, argc: c_int) -> Result<(), LoadError> {
             c"tokenbucket takes no arguments after its path; settings are lines of redis.conf such as 'tokenbucket.expiry-slack-ms 1000'",
         ));
     }
-    options::mark_loaded();
     options::set(ctx);
     // SAFETY: the module is loading, on the server's thread; `has_required_apis` has passed.
     unsafe { context::words::make() };
@@ -134,10 +134,10 @@ fn load(ctx: &Context, argc: c_int) -> Result<(), LoadError> {
 unsafe extern "C" fn RedisModule_OnUnload(ctx: *mut raw::RedisModuleCtx) -> c_int {
     // SAFETY: the context lasts until this function returns.
     let ctx = unsafe { Context::new(ctx) };
-    if !options::can_go(&ctx) {
+    if !unload::is_safe(&ctx) {
         log::warning(
             &ctx,
-            c"not unloaded: Redis before 8.6 crashes when a connection repeats a command that is gone; restart the server instead",
+            c"not unloaded: a connection has used or queued a command of the module, and the server would crash at its next; do it in one transaction: MULTI, CLIENT KILL TYPE normal, MODULE UNLOAD, MODULE LOAD, EXEC",
         );
         return raw::REDISMODULE_ERR as c_int;
     }

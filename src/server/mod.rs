@@ -15,6 +15,7 @@ mod load;
 mod log;
 mod options;
 mod reply;
+mod unload;
 
 pub(crate) use clock::now;
 pub(crate) use command::{Command, register};
