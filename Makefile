@@ -3,6 +3,7 @@
 #   PORT=6380       the port of `make run`
 #   SERVER=...      another server than the redis-server (or valkey-server) on PATH: a name or a path
 #   SERVERS="..."   the servers of `make test-servers`, instead of all of them
+#   STARTS=n        how often `make instructions` starts the server: more starts, steadier figures
 
 .DEFAULT_GOAL := help
 .PHONY: help run build release test test-servers trust-long fuzz load fuzz-core deny lint fmt doc bench instructions deps clean
@@ -22,7 +23,10 @@ endif
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: release ## a server with the module in the foreground, as redis.conf says (PORT=6380, SERVER=valkey-server)
+# The port is looked at before the build, which takes minutes the first time.
+run: ## a server with the module in the foreground, as redis.conf says (PORT=6380, SERVER=valkey-server)
+	@scripts/run --check $(PORT)
+	@$(MAKE) --no-print-directory release
 	@scripts/run $(PORT)
 
 build: deps ## the module for development, in target/debug
@@ -70,7 +74,7 @@ doc: deps ## the documentation, in target/doc
 bench: deps ## every benchmark (that of instructions needs valgrind)
 	cargo bench --workspace
 
-instructions: deps ## instructions per call under callgrind, next to SET ... PX in the same run
+instructions: deps ## instructions per call, next to SET ... PX in the same run (needs valgrind; STARTS=n)
 	cargo bench --bench instructions
 
 deps: ## install what building and testing need, or say what is missing

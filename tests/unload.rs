@@ -63,6 +63,29 @@ fn stays_while_another_connection_could_repeat_its_last_command() {
 }
 
 #[test]
+fn stays_while_an_acl_rule_names_one_of_its_commands() {
+    let server = Server::start();
+    let mut admin = server.client();
+    for rule in ["+tb.take", "-TB.DEBIT", "nocommands (+tb.peek ~k)"] {
+        admin.ok(&format!("ACL SETUSER limiter on nopass ~* {rule}"));
+        if server.version() < (7, 4) {
+            admin.ok(UNLOAD);
+            admin.ok(&format!("MODULE LOAD {}", module_path().display()));
+            continue;
+        }
+        // Valkey 9.1 refuses by itself, in its own words.
+        assert!(admin.ask(UNLOAD).is_error(), "{rule}");
+        assert_eq!(admin.ask("PING").text(), "PONG");
+        admin.ok("ACL SETUSER limiter reset");
+    }
+    if server.version() >= (7, 4) {
+        admin.ok("ACL SETUSER limiter on nopass ~* +@ratelimit");
+    }
+    admin.ok(UNLOAD);
+    assert_eq!(admin.ask("PING").text(), "PONG");
+}
+
+#[test]
 fn is_exchanged_in_one_transaction_whatever_others_are_about() {
     let server = Server::start();
     let port = server.port();

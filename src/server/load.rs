@@ -39,6 +39,8 @@ fn has_required_apis() -> bool {
         RedisModule_Alloc,
         RedisModule_Calloc,
         RedisModule_Call,
+        RedisModule_CallReplyArrayElement,
+        RedisModule_CallReplyLength,
         RedisModule_CallReplyStringPtr,
         RedisModule_CallReplyType,
         RedisModule_CloseKey,
@@ -134,11 +136,8 @@ fn load(ctx: &Context, argc: c_int) -> Result<(), LoadError> {
 unsafe extern "C" fn RedisModule_OnUnload(ctx: *mut raw::RedisModuleCtx) -> c_int {
     // SAFETY: the context lasts until this function returns.
     let ctx = unsafe { Context::new(ctx) };
-    if !unload::is_safe(&ctx) {
-        log::warning(
-            &ctx,
-            c"not unloaded: a connection has used or queued a command of the module, and the server would crash at its next; do it in one transaction: MULTI, CLIENT KILL TYPE normal, MODULE UNLOAD, MODULE LOAD, EXEC",
-        );
+    if let Some(obstacle) = unload::obstacle(&ctx) {
+        log::warning(&ctx, obstacle);
         return raw::REDISMODULE_ERR as c_int;
     }
     // SAFETY: no command of the module runs any more.

@@ -4,18 +4,36 @@
 //! read ahead or is held by a pause, and since Redis 8 for the last command of every connection. The next use ends the
 //! server, or carries out another command. So the module does not go while a connection could hold such a pointer.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 
 use redis_module::raw;
 
 use super::{Context, api};
 
-/// Whether no connection is in the way. If the server does not tell, none is known to be.
-pub(super) fn is_safe(ctx: &Context) -> bool {
-    // SAFETY: the pointer is read by value; the function takes no arguments. Valkey tells a version of its own, from 8 on.
-    let version = unsafe { raw::RedisModule_GetServerVersion.map_or(0, |version| version()) };
+/// Why the module must stay: a line for the log.
+pub(super) fn obstacle(ctx: &Context) -> Option<&'static CStr> {
+    // SAFETY: the pointers are read by value; the function takes no arguments. Valkey tells a version of its own, from 8 on.
+    let (version, has_categories) = unsafe {
+        let version = raw::RedisModule_GetServerVersion.map_or(0, |version| version());
+        (version, raw::RedisModule_SetCommandACLCategories)
+    };
     let keeps_last_commands = version >= 0x08_00_00;
-    clients(ctx).is_none_or(|clients| !clients.lines().any(|client| is_in_the_way(client, keeps_last_commands)))
+    if ask(ctx, c"CLIENT").lines().any(|client| is_in_the_way(client, keeps_last_commands)) {
+        return Some(
+            c"not unloaded: a connection has used or queued a command of the module, and the server would crash at its next; do it in one transaction: MULTI, CLIENT KILL TYPE normal, MODULE UNLOAD, MODULE LOAD, EXEC",
+        );
+    }
+    // The servers that let modules have categories work rules out anew, and fail to find a command that a rule names.
+    if has_categories.is_some() && ask(ctx, c"ACL").split_whitespace().any(names_a_command) {
+        return Some(
+            c"not unloaded: an ACL rule names a command of the module (+tb...), and the server would crash; give the category instead (+@ratelimit), or take the rule away meanwhile (ACL SETUSER name nocommands)",
+        );
+    }
+    None
+}
+
+fn names_a_command(rule: &str) -> bool {
+    rule.trim_start_matches('(').trim_start_matches(['+', '-']).to_ascii_lowercase().starts_with("tb.")
 }
 
 /// Whether a line of `CLIENT LIST` is a connection that may hold a pointer to one of the module's commands.
@@ -31,20 +49,38 @@ fn is_in_the_way(client: &str, keeps_last_commands: bool) -> bool {
     has_queued || keeps_last_commands && command.starts_with("tb.")
 }
 
-/// `CLIENT LIST`.
-fn clients(ctx: &Context) -> Option<String> {
-    // SAFETY: the format matches: one C string. The reply's text is copied before the reply is freed, once.
+/// The lines of a command's `LIST`; none if the server does not answer.
+fn ask(ctx: &Context, command: &CStr) -> String {
+    // SAFETY: the format matches: one C string. The reply is read before it is freed, once; its elements go with it.
     unsafe {
-        let reply = api!(RedisModule_Call)(ctx.raw(), c"CLIENT".as_ptr(), c"c".as_ptr(), c"LIST".as_ptr());
+        let reply = api!(RedisModule_Call)(ctx.raw(), command.as_ptr(), c"c".as_ptr(), c"LIST".as_ptr());
         if reply.is_null() {
-            return None;
+            return String::new();
         }
-        let is_text = api!(RedisModule_CallReplyType)(reply) == raw::REDISMODULE_REPLY_STRING as c_int;
-        let mut len = 0;
-        let text = api!(RedisModule_CallReplyStringPtr)(reply, &raw mut len);
-        let list = (is_text && !text.is_null())
-            .then(|| String::from_utf8_lossy(std::slice::from_raw_parts(text.cast::<u8>(), len)).into_owned());
+        let lines = if api!(RedisModule_CallReplyType)(reply) == raw::REDISMODULE_REPLY_ARRAY as c_int {
+            let elements = 0..api!(RedisModule_CallReplyLength)(reply);
+            elements.map(|at| text(api!(RedisModule_CallReplyArrayElement)(reply, at)) + "\n").collect()
+        } else {
+            text(reply)
+        };
         api!(RedisModule_FreeCallReply)(reply);
-        list
+        lines
+    }
+}
+
+/// # Safety
+/// `reply` is null or a reply that is not freed yet.
+unsafe fn text(reply: *mut raw::RedisModuleCallReply) -> String {
+    let mut len = 0;
+    // SAFETY: the caller's promise. The text, null for a reply that is none, is copied.
+    unsafe {
+        if reply.is_null() {
+            return String::new();
+        }
+        let text = api!(RedisModule_CallReplyStringPtr)(reply, &raw mut len);
+        if text.is_null() {
+            return String::new();
+        }
+        String::from_utf8_lossy(std::slice::from_raw_parts(text.cast::<u8>(), len)).into_owned()
     }
 }
