@@ -1,0 +1,28 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod buckets;
+mod commands;
+mod fault;
+mod key;
+mod quota;
+pub mod recommended;
+mod reply;
+mod route;
+mod script;
+mod tokens;
+
+pub use bucket::NumberError;
+pub use redis;
+
+pub use buckets::TokenBuckets;
+#[cfg(feature = "aio")]
+pub use commands::AsyncTokenBucketCommands;
+pub use commands::{Queue, Take, TokenBucketCommands, TokenBucketPipeline, Want, cmd};
+pub use fault::Fault;
+pub use key::Key;
+pub use quota::{Quota, QuotaError, Rate};
+pub use reply::{BucketState, Debit, Decision, Lease, MultiDecision, Refund, Retry};
+pub use route::Implementation;
+pub use tokens::Tokens;
