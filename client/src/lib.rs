@@ -1,3 +1,6 @@
+//! Typed token bucket commands on any redis-rs connection, and the same answers from servers without the module. No
+//! policy: what to do with an answer, or without one, is the caller's.
+//!
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -1,6 +1,7 @@
 //! Real Sentinels of a test's own, that watch a primary.
 #![allow(dead_code, reason = "every test file uses its own part of this module")]
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::net::TcpListener;
@@ -59,8 +60,7 @@ impl Sentinel {
             format!("sentinel failover-timeout {NAME} 2000"),
         ];
         fs::write(&config, lines.join("\n")).expect("a configuration");
-        let binary = std::env::var_os("TB_SERVER").unwrap_or_else(|| "redis-server".into());
-        let mut command = Command::new(binary);
+        let mut command = Command::new(binary());
         command.arg(&config).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         die_with_parent(&mut command);
         let child = command.spawn().expect("a Sentinel starts");
@@ -87,6 +87,13 @@ impl Drop for Sentinel {
         }
         let _ = fs::remove_dir_all(&self.dir);
     }
+}
+
+/// The binary that the servers are, too.
+fn binary() -> OsString {
+    let on_path = |name: &&str| Command::new(name).arg("--version").output().is_ok();
+    let found = || ["redis-server", "valkey-server"].into_iter().find(on_path).expect("a server on PATH");
+    std::env::var_os("TB_SERVER").unwrap_or_else(|| found().into())
 }
 
 /// As for servers: a test that is killed leaves nothing behind.
