@@ -8,15 +8,7 @@ mod support;
 use std::thread;
 
 use family::{Listener, TOKEN, ints, tokens, units};
-use support::{Client, START_US, Server, WallClock, Witness};
-
-const NEVER: i64 = -1;
-
-fn on_a_frozen_clock() -> (Server, WallClock, Client) {
-    let (server, clock) = Server::frozen();
-    let client = server.client();
-    (server, clock, client)
-}
+use support::{Client, NEVER, START_US, Server, WallClock, Witness, on_a_frozen_clock};
 
 fn debit(client: &mut Client, line: &str) -> [i64; 3] {
     ints(client, &format!("TB.DEBIT {line}")).try_into().expect("three integers")

@@ -7,15 +7,7 @@ mod support;
 use std::thread;
 
 use family::{Listener, TOKEN, ints, tokens, units};
-use support::{Client, START_US, Server, WallClock, Witness};
-
-const NEVER: i64 = -1;
-
-fn on_a_frozen_clock() -> (Server, WallClock, Client) {
-    let (server, clock) = Server::frozen();
-    let client = server.client();
-    (server, clock, client)
-}
+use support::{Client, NEVER, START_US, Server, Witness, on_a_frozen_clock};
 
 fn lease(client: &mut Client, line: &str) -> [i64; 3] {
     ints(client, &format!("TB.LEASE {line}")).try_into().expect("three integers")

@@ -14,18 +14,10 @@ use std::time::Instant;
 use family::{Chance, Listener, TOKEN, ints, tokens};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use support::{Client, Reply, START_US, Server, WallClock, Witness, eventually};
-
-const NEVER: i64 = -1;
+use support::{Client, NEVER, Reply, START_US, Server, WallClock, Witness, eventually, on_a_frozen_clock};
 
 /// An answer: the verdict, and each bucket's own.
 type Answer = ([i64; 3], Vec<[i64; 3]>);
-
-fn on_a_frozen_clock() -> (Server, WallClock, Client) {
-    let (server, clock) = Server::frozen();
-    let client = server.client();
-    (server, clock, client)
-}
 
 fn answer(reply: &Reply) -> Answer {
     let [allowed, remaining, retry, each] = reply.items() else { panic!("not four elements: {reply:?}") };

@@ -9,15 +9,7 @@ use std::cell::RefCell;
 use family::{Listener, TOKEN, ints, tokens, units};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use support::{Client, START_US, Server, WallClock, Witness};
-
-const NEVER: i64 = -1;
-
-fn on_a_frozen_clock() -> (Server, WallClock, Client) {
-    let (server, clock) = Server::frozen();
-    let client = server.client();
-    (server, clock, client)
-}
+use support::{Client, NEVER, START_US, Server, WallClock, Witness, on_a_frozen_clock};
 
 /// As `TB.PEEK` with the arguments in `line` answers.
 fn peek(client: &mut Client, line: &str) -> [i64; 3] {

@@ -10,13 +10,7 @@ use std::thread;
 use family::{Listener, TOKEN, ints, tokens, units};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use support::{Client, Server, WallClock};
-
-fn on_a_frozen_clock() -> (Server, WallClock, Client) {
-    let (server, clock) = Server::frozen();
-    let client = server.client();
-    (server, clock, client)
-}
+use support::{Client, Server, on_a_frozen_clock};
 
 fn refund(client: &mut Client, line: &str) -> [i64; 3] {
     ints(client, &format!("TB.REFUND {line}")).try_into().expect("three integers")

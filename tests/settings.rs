@@ -4,13 +4,12 @@
 
 mod support;
 
-use std::ffi::OsString;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use support::{Client, Server, Setup, WallClock, eventually, module_path};
+use support::{Client, Server, Setup, WallClock, eventually, module_path, server_binary};
 
 const SLACK: &str = "tokenbucket.expiry-slack-ms";
 const NO_SLACKS: [&str; 8] = ["-1", "86400001", "1.5", "abc", "", "1s", "99999999999999999999", "0x10"];
@@ -274,7 +273,7 @@ impl FromFile {
         let port = TcpListener::bind(("127.0.0.1", 0)).expect("a free port").local_addr().expect("bound").port();
         // What outlives its test by a kill ends by itself.
         let mut command = Command::new("timeout");
-        command.arg("120").arg(binary()).arg(file).args([
+        command.arg("120").arg(server_binary()).arg(file).args([
             "--bind",
             "127.0.0.1",
             "--port",
@@ -305,12 +304,4 @@ impl Drop for FromFile {
         }
         let _ = self.child.wait();
     }
-}
-
-/// The server under test, as the other tests find it.
-fn binary() -> OsString {
-    std::env::var_os("TB_SERVER").unwrap_or_else(|| {
-        let name = if Server::start().is_valkey() { "valkey-server" } else { "redis-server" };
-        name.into()
-    })
 }

@@ -5,13 +5,7 @@ mod family;
 mod support;
 
 use family::{Listener, ints};
-use support::{Client, Reply, START_US, Server, WallClock, Witness};
-
-fn on_a_frozen_clock() -> (Server, WallClock, Client) {
-    let (server, clock) = Server::frozen();
-    let client = server.client();
-    (server, clock, client)
-}
+use support::{Client, Reply, START_US, Server, WallClock, Witness, on_a_frozen_clock};
 
 fn state(client: &mut Client, key: &str) -> (String, i64, i64) {
     let state = client.ask(&format!("TB.STATE {key}"));

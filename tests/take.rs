@@ -4,15 +4,7 @@
 
 mod support;
 
-use support::{Client, Server, WallClock};
-
-const NEVER: i64 = -1;
-
-fn on_a_frozen_clock() -> (Server, WallClock, Client) {
-    let (server, clock) = Server::frozen();
-    let client = server.client();
-    (server, clock, client)
-}
+use support::{NEVER, on_a_frozen_clock};
 
 #[test]
 fn counts_down_from_a_full_bucket_and_then_refuses() {

@@ -42,6 +42,13 @@ impl Bucket {
         Self { balance: Balance::of(quota.capacity), stamp: now }
     }
 
+    /// The bucket that is stored; where none is, a full one.
+    #[inline(always)]
+    #[must_use]
+    pub fn or_full(stored: Option<Self>, quota: &Quota, now: Micros) -> Self {
+        stored.unwrap_or_else(|| Self::full(quota, now))
+    }
+
     /// The same bucket under a stamp that can be true: one that lies ahead of `now` by more than a whole refill
     /// becomes `now`. A stamp that lies ahead by less stays, so the same seconds are not credited twice.
     #[inline(always)]

@@ -12,7 +12,7 @@ use redis::{Client, Connection, RedisError};
 use redis_token_bucket_client::{
     AsyncTokenBucketCommands, Fault, Implementation, Quota, Take, TokenBucketCommands, TokenBuckets, recommended,
 };
-use support::{Server, eventually};
+use support::{Server, eventually, free_port};
 
 const QUOTA: Quota = Quota::per_hour(6);
 
@@ -167,10 +167,6 @@ fn a_cluster_node_that_does_not_serve_and_keys_apart() {
     eventually("the node serves", || connection.tb_take("k", QUOTA, 1).ok().map(drop));
     let apart = [Take::new("a", QUOTA, 1), Take::new("b", QUOTA, 1)];
     expect(&connection.tb_mtake(&apart).unwrap_err(), Fault::CrossSlot);
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
 #[test]

@@ -37,7 +37,7 @@ impl Command for Debit {
         let quota = args::quota(args, 2)?;
         let cost = args::amount(args, 4, Argument::Cost)?;
         let decision = store::update(ctx, args.key(1)?, &quota, Self::MANUAL.name, |stored, now| {
-            let bucket = stored.unwrap_or_else(|| Bucket::full(&quota, now));
+            let bucket = Bucket::or_full(stored, &quota, now);
             let (charged, decision) = bucket.debit(&quota, cost, now)?;
             let worth_storing = stored.is_some() || cost != Amount::ZERO;
             Ok((worth_storing.then_some(charged), decision))

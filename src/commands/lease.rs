@@ -46,7 +46,7 @@ impl Command for Lease {
             return Err(Error::LeaseBounds);
         }
         let lease = store::update(ctx, args.key(1)?, &quota, Self::MANUAL.name, |bucket, now| {
-            Ok(bucket.unwrap_or_else(|| Bucket::full(&quota, now)).lease(&quota, want, least, now))
+            Ok(Bucket::or_full(bucket, &quota, now).lease(&quota, want, least, now))
         })?;
         let granted = Amount::from_tokens(lease.granted).ok().filter(|granted| *granted != Amount::ZERO);
         stats::count_grant(granted, lease.retry);

@@ -56,7 +56,7 @@ impl Command for MTake {
             .iter()
             .zip(&slots)
             .map(|(Request { quota, cost, .. }, slot)| {
-                slot.bucket().unwrap_or_else(|| Bucket::full(quota, now)).take(quota, *cost, now)
+                Bucket::or_full(slot.bucket(), quota, now).take(quota, *cost, now)
             })
             .collect();
         let allowed = taken.iter().all(|(_, decision)| decision.allowed);
@@ -75,8 +75,8 @@ impl Command for MTake {
                     changed.push(request.key);
                 }
                 _ => {
-                    let bucket = slot.bucket().unwrap_or_else(|| Bucket::full(&request.quota, now));
                     if !allowed {
+                        let bucket = Bucket::or_full(slot.bucket(), &request.quota, now);
                         decision = bucket.peek(&request.quota, request.cost, now);
                     }
                     slot.correct(ctx, &request.quota, now)?;

@@ -36,6 +36,6 @@ impl Command for Peek {
         let cost = args::optional_cost(args, 4)?;
         let now = server::now();
         let bucket = store::read(ctx, args.key(1)?, |_, record| record.bucket)?;
-        Ok(bucket.unwrap_or_else(|| Bucket::full(&quota, now)).peek(&quota, cost, now).into())
+        Ok(Bucket::or_full(bucket, &quota, now).peek(&quota, cost, now).into())
     }
 }

@@ -32,7 +32,7 @@ impl Command for Refund {
         let quota = args::quota(args, 2)?;
         let amount = args::amount(args, 4, Argument::Amount)?;
         let decision = store::update(ctx, args.key(1)?, &quota, Self::MANUAL.name, |stored, now| {
-            let bucket = stored.unwrap_or_else(|| Bucket::full(&quota, now));
+            let bucket = Bucket::or_full(stored, &quota, now);
             let (refunded, decision) = bucket.refund(&quota, amount, now);
             if stored.is_some() {
                 stats::TOKENS_REFUNDED.add(amount);

@@ -39,7 +39,7 @@ impl Command for Take {
         let quota = args::quota(args, 2)?;
         let cost = args::optional_cost(args, 4)?;
         let decision = store::update(ctx, args.key(1)?, &quota, Self::MANUAL.name, |bucket, now| {
-            Ok(bucket.unwrap_or_else(|| Bucket::full(&quota, now)).take(&quota, cost, now))
+            Ok(Bucket::or_full(bucket, &quota, now).take(&quota, cost, now))
         })?;
         stats::count_take(decision, cost);
         Ok(decision.into())

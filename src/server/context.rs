@@ -116,55 +116,6 @@ pub(crate) fn replicate_set(ctx: &Context, name: KeyName<'_>, bytes: &[u8], expi
     };
 }
 
-/// Whether the server refuses to create keys for want of memory.
-///
-/// Asked only where a key would be created. The flag says that memory is above `maxmemory`; whether that refuses a write
-/// depends on what eviction could free before this call, and the server tells by refusing a command that would write
-/// nothing here: a `SETRANGE` of no bytes on a key that does not exist.
-#[cold]
-fn refuses_writes(ctx: &Context, name: KeyName<'_>) -> bool {
-    // SAFETY: the format matches: M (honour maxmemory), E (errors as replies), s, l, b. The reply is freed once.
-    unsafe {
-        let (empty, none) = (c"".as_ptr(), 0_usize);
-        let reply =
-            api!(RedisModule_Call)(ctx.raw(), c"SETRANGE".as_ptr(), c"MEslb".as_ptr(), name.raw(), 0_i64, empty, none);
-        if reply.is_null() {
-            return true;
-        }
-        let is_error = api!(RedisModule_CallReplyType)(reply) == raw::REDISMODULE_REPLY_ERROR as c_int;
-        let mut len = 0;
-        let text = api!(RedisModule_CallReplyStringPtr)(reply, &raw mut len);
-        let is_oom = is_error && !text.is_null() && slice::from_raw_parts(text.cast::<u8>(), len).starts_with(b"OOM");
-        api!(RedisModule_FreeCallReply)(reply);
-        // Another error: the command was renamed away, so what remains is the policy.
-        is_oom || is_error && !evicts(ctx)
-    }
-}
-
-/// Whether the server makes room by evicting keys.
-#[cold]
-fn evicts(ctx: &Context) -> bool {
-    // SAFETY: both names are NUL-terminated; the text, which belongs to the data, is read before that is freed, once.
-    unsafe {
-        let info = api!(RedisModule_GetServerInfo)(ctx.raw(), c"memory".as_ptr());
-        if info.is_null() {
-            return false;
-        }
-        let policy = api!(RedisModule_ServerInfoGetFieldC)(info, c"maxmemory_policy".as_ptr());
-        let evicts = !policy.is_null() && CStr::from_ptr(policy) != c"noeviction";
-        api!(RedisModule_FreeServerInfo)(ctx.raw(), info);
-        evicts
-    }
-}
-
-/// Whether storing a bucket under a key that does not exist must be refused.
-#[inline(always)]
-pub(crate) fn is_out_of_memory(ctx: &Context, name: KeyName<'_>) -> bool {
-    // SAFETY: the context is that of the running call.
-    let flags = unsafe { api!(RedisModule_GetContextFlags)(ctx.raw()) };
-    flags & raw::REDISMODULE_CTX_FLAGS_OOM.cast_signed() != 0 && refuses_writes(ctx, name)
-}
-
 /// Words of the replicated `SET` that never change, made once.
 pub(super) mod words {
     use super::{api, ptr, raw};

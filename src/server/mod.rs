@@ -5,6 +5,7 @@
 #![expect(unsafe_code, reason = "the fence around the module API; each block says why it holds")]
 
 mod allocator;
+mod ask;
 mod clock;
 mod command;
 mod config;
@@ -13,6 +14,7 @@ mod info;
 mod key;
 mod load;
 mod log;
+mod memory;
 mod options;
 mod reply;
 mod unload;
@@ -20,9 +22,10 @@ mod unload;
 pub(crate) use clock::now;
 pub(crate) use command::{Command, register};
 pub(crate) use config::expiry_slack;
-pub(crate) use context::{Args, Context, KeyName, is_out_of_memory, notify, replicate_set, signal_modified};
+pub(crate) use context::{Args, Context, KeyName, notify, replicate_set, signal_modified};
 pub(crate) use key::{Expiry, Key, Value};
 pub(crate) use load::LoadError;
+pub(crate) use memory::is_out_of_memory;
 
 /// The function behind a module API that `load.rs` requires.
 macro_rules! api {

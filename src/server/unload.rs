@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_int};
 
 use redis_module::raw;
 
-use super::{Context, api};
+use super::{Context, api, ask};
 
 /// Why the module must stay: a line for the log.
 pub(super) fn obstacle(ctx: &Context) -> Option<&'static CStr> {
@@ -18,13 +18,13 @@ pub(super) fn obstacle(ctx: &Context) -> Option<&'static CStr> {
         (version, raw::RedisModule_SetCommandACLCategories)
     };
     let keeps_last_commands = version >= 0x08_00_00;
-    if ask(ctx, c"CLIENT").lines().any(|client| is_in_the_way(client, keeps_last_commands)) {
+    if list(ctx, c"CLIENT").lines().any(|client| is_in_the_way(client, keeps_last_commands)) {
         return Some(
             c"not unloaded: a connection has used or queued a command of the module, and the server would crash at its next; do it in one transaction: MULTI, CLIENT KILL TYPE normal, MODULE UNLOAD, MODULE LOAD, EXEC",
         );
     }
     // The servers that let modules have categories work rules out anew, and fail to find a command that a rule names.
-    if has_categories.is_some() && ask(ctx, c"ACL").split_whitespace().any(names_a_command) {
+    if has_categories.is_some() && list(ctx, c"ACL").split_whitespace().any(names_a_command) {
         return Some(
             c"not unloaded: an ACL rule names a command of the module (+tb...), and the server would crash; give the category instead (+@ratelimit), or take the rule away meanwhile (ACL SETUSER name nocommands)",
         );
@@ -50,7 +50,7 @@ fn is_in_the_way(client: &str, keeps_last_commands: bool) -> bool {
 }
 
 /// The lines of a command's `LIST`; none if the server does not answer.
-fn ask(ctx: &Context, command: &CStr) -> String {
+fn list(ctx: &Context, command: &CStr) -> String {
     // SAFETY: the format matches: one C string. The reply is read before it is freed, once; its elements go with it.
     unsafe {
         let reply = api!(RedisModule_Call)(ctx.raw(), command.as_ptr(), c"c".as_ptr(), c"LIST".as_ptr());
@@ -59,28 +59,11 @@ fn ask(ctx: &Context, command: &CStr) -> String {
         }
         let lines = if api!(RedisModule_CallReplyType)(reply) == raw::REDISMODULE_REPLY_ARRAY as c_int {
             let elements = 0..api!(RedisModule_CallReplyLength)(reply);
-            elements.map(|at| text(api!(RedisModule_CallReplyArrayElement)(reply, at)) + "\n").collect()
+            elements.map(|at| ask::text(api!(RedisModule_CallReplyArrayElement)(reply, at)) + "\n").collect()
         } else {
-            text(reply)
+            ask::text(reply)
         };
         api!(RedisModule_FreeCallReply)(reply);
         lines
-    }
-}
-
-/// # Safety
-/// `reply` is null or a reply that is not freed yet.
-unsafe fn text(reply: *mut raw::RedisModuleCallReply) -> String {
-    let mut len = 0;
-    // SAFETY: the caller's promise. The text, null for a reply that is none, is copied.
-    unsafe {
-        if reply.is_null() {
-            return String::new();
-        }
-        let text = api!(RedisModule_CallReplyStringPtr)(reply, &raw mut len);
-        if text.is_null() {
-            return String::new();
-        }
-        String::from_utf8_lossy(std::slice::from_raw_parts(text.cast::<u8>(), len)).into_owned()
     }
 }

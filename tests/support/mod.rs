@@ -12,9 +12,19 @@ use std::time::{Duration, Instant};
 
 pub(crate) use client::{Client, Reply};
 pub(crate) use replica::ReplicationStream;
-pub(crate) use server::{Server, Setup, module_path};
+pub(crate) use server::{Server, Setup, die_with_parent, free_port, module_path, server_binary};
 pub(crate) use wallclock::{START_US, WallClock};
 pub(crate) use witness::Witness;
+
+/// `retry_ms` of what never passes.
+pub(crate) const NEVER: i64 = -1;
+
+/// A server whose clock stands still, and a connection to it.
+pub(crate) fn on_a_frozen_clock() -> (Server, WallClock, Client) {
+    let (server, clock) = Server::frozen();
+    let client = server.client();
+    (server, clock, client)
+}
 
 /// How long anything that a server does by itself may take before the test gives up.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -247,7 +247,8 @@ pub(crate) fn module_path() -> PathBuf {
     beside
 }
 
-fn server_binary() -> OsString {
+/// The server under test: `$TB_SERVER`, else what is on PATH.
+pub(crate) fn server_binary() -> OsString {
     if let Some(path) = std::env::var_os("TB_SERVER") {
         return path;
     }
@@ -260,7 +261,7 @@ fn server_binary() -> OsString {
     found.unwrap_or_else(|| panic!("{hint}")).into()
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("bound").port()
 }
@@ -301,7 +302,7 @@ fn hello(port: u16) -> io::Result<String> {
 /// A test that is killed leaves no server behind. The kernel counts the thread that spawned as the parent, so a server
 /// must not outlive the test that started it.
 #[allow(unsafe_code, reason = "the only way to have a child die with its parent")]
-fn die_with_parent(command: &mut Command) {
+pub(crate) fn die_with_parent(command: &mut Command) {
     let prepare = || -> io::Result<()> {
         // SAFETY: prctl with these arguments touches no memory and is safe between fork and exec.
         match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {

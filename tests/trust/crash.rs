@@ -13,10 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::callers::{CALLERS, Direct, Limit, Seen, limits, taken, under_load};
-use crate::process::{Folder, Process, connect, exchange_module, free_port, server_binary};
+use crate::process::{Folder, Process, connect, exchange_module};
 use crate::random::Random;
 use crate::short_or_long;
-use crate::support::{Client, Server, eventually, module_path};
+use crate::support::{Client, Server, eventually, free_port, module_path, server_binary};
 use crate::tally::Tally;
 
 /// Holds what was granted against what is known after a crash. `since`: from when on grants may be forgotten.

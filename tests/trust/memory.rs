@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::process::{Folder, Process, exchange_module, free_port, server_binary};
+use crate::process::{Folder, Process, exchange_module};
 use crate::random::Random;
 use crate::short_or_long;
-use crate::support::{Client, Reply, Server, eventually, module_path};
+use crate::support::{Client, Reply, Server, eventually, free_port, module_path, server_binary};
 
 type Call = Vec<Vec<u8>>;
 

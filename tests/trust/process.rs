@@ -1,17 +1,13 @@
 //! Processes that `support` has no word for: sentinels, a server under valgrind or with a preload of its own. Each runs
 //! in a folder of its own and is gone when the test ends.
 
-use std::ffi::OsString;
 use std::fs;
-use std::io;
-use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{Client, PATIENCE, eventually, module_path};
+use crate::support::{Client, PATIENCE, die_with_parent, eventually, module_path};
 
 /// A running process that speaks the servers' protocol.
 pub(crate) struct Process {
@@ -98,21 +94,6 @@ impl Drop for Folder {
     }
 }
 
-/// The server under test, as `support` finds it.
-pub(crate) fn server_binary() -> OsString {
-    if let Some(path) = std::env::var_os("TB_SERVER") {
-        return path;
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let there = |name: &&str| std::env::split_paths(&path).any(|dir| dir.join(name).is_file());
-    ["redis-server", "valkey-server"].into_iter().find(there).expect("a server on PATH, or TB_SERVER").into()
-}
-
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("bound").port()
-}
-
 /// A connection whose calls give errors instead of ending the test: for servers that are about to go.
 pub(crate) fn connect(port: u16, patience: Duration) -> Option<redis::Connection> {
     let client = redis::Client::open(("127.0.0.1", port)).expect("an address");
@@ -142,17 +123,4 @@ pub(crate) fn info(port: u16) -> Option<String> {
 pub(crate) fn signal(pid: i64, name: &str) {
     let status = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status();
     assert!(status.expect("the command kill").success(), "no process {pid} to signal");
-}
-
-#[allow(unsafe_code, reason = "the only way to have a child die with its parent")]
-pub(crate) fn die_with_parent(command: &mut Command) {
-    let prepare = || -> io::Result<()> {
-        // SAFETY: prctl with these arguments touches no memory and is safe between fork and exec.
-        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    };
-    // SAFETY: `prepare` makes one system call; it neither allocates nor takes a lock.
-    unsafe { command.pre_exec(prepare) };
 }

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::callers::{CALL_PATIENCE, CALLERS, Line, Outcome, command};
-use crate::process::{Folder, Process, connect, free_port, server_binary};
-use crate::support::{Client, Reply, Server, eventually};
+use crate::process::{Folder, Process, connect};
+use crate::support::{Client, Reply, Server, eventually, free_port, server_binary};
 
 const SHARDS: usize = 3;
 const SLOTS: usize = 16384;

@@ -1,15 +1,12 @@
 //! Real Sentinels of a test's own, that watch a primary.
 #![allow(dead_code, reason = "every test file uses its own part of this module")]
 
-use std::ffi::OsString;
 use std::fs;
-use std::io;
 use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{Client, Reply, Server, eventually};
+use crate::support::{Client, Reply, Server, die_with_parent, eventually, server_binary};
 
 /// How the Sentinels call the primary.
 pub(crate) const NAME: &str = "limiter";
@@ -60,7 +57,7 @@ impl Sentinel {
             format!("sentinel failover-timeout {NAME} 2000"),
         ];
         fs::write(&config, lines.join("\n")).expect("a configuration");
-        let mut command = Command::new(binary());
+        let mut command = Command::new(server_binary());
         command.arg(&config).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         die_with_parent(&mut command);
         let child = command.spawn().expect("a Sentinel starts");
@@ -87,25 +84,4 @@ impl Drop for Sentinel {
         }
         let _ = fs::remove_dir_all(&self.dir);
     }
-}
-
-/// The binary that the servers are, too.
-fn binary() -> OsString {
-    let on_path = |name: &&str| Command::new(name).arg("--version").output().is_ok();
-    let found = || ["redis-server", "valkey-server"].into_iter().find(on_path).expect("a server on PATH");
-    std::env::var_os("TB_SERVER").unwrap_or_else(|| found().into())
-}
-
-/// As for servers: a test that is killed leaves nothing behind.
-#[allow(unsafe_code, reason = "the only way to have a child die with its parent")]
-fn die_with_parent(command: &mut Command) {
-    let prepare = || -> io::Result<()> {
-        // SAFETY: prctl with these arguments touches no memory and is safe between fork and exec.
-        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    };
-    // SAFETY: `prepare` makes one system call; it neither allocates nor takes a lock.
-    unsafe { command.pre_exec(prepare) };
 }
