@@ -6,7 +6,7 @@
 #   STARTS=n        how often `make instructions` starts the server: more starts, steadier figures
 
 .DEFAULT_GOAL := help
-.PHONY: help run build release test test-servers trust-long fuzz load fuzz-core deny lint fmt doc bench instructions deps clean
+.PHONY: help run build release test test-servers trust-long fuzz load fuzz-core deny lint fmt doc bench instructions deps test-deps clean
 
 # One place for what is built, whatever the environment says: redis.conf names it.
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -36,11 +36,11 @@ release: deps ## the module to ship: target/release/libredis_token_bucket.so
 	cargo build --release
 	@[ -e $(MODULE) ] || ln -s libredis_token_bucket.dylib $(MODULE) # macOS names it so; redis.conf does not
 
-test: release ## every test; those on a real server once more against the release build
+test: test-deps release ## every test; those on a real server once more against the release build
 	cargo test --workspace --no-fail-fast
 	TB_MODULE=$(MODULE) cargo test --workspace --exclude redis-token-bucket-core --test '*' --no-fail-fast
 
-test-servers: release ## the server tests on every supported Redis and Valkey, brought into target/servers
+test-servers: test-deps release ## the server tests on every supported Redis and Valkey, brought into target/servers
 	TB_MODULE=$(MODULE) scripts/test-servers $(SERVERS)
 
 trust-long: release ## the crash, failover and memory tests in their long form (many minutes)
@@ -60,8 +60,8 @@ deny: ## the dependencies: known faults, licences, sources
 
 lint: deps ## formatting, clippy, documentation and shell scripts, warnings forbidden
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --all-features
 	for file in $(SHELL_FILES); do bash -n "$$file" || exit 1; done
 	if command -v shellcheck >/dev/null; then shellcheck $(SHELL_FILES); fi
 
@@ -79,6 +79,9 @@ instructions: deps ## instructions per call, next to SET ... PX in the same run 
 
 deps: ## install what building and testing need, or say what is missing
 	@scripts/install-deps
+
+test-deps:
+	@scripts/install-deps tests
 
 clean: ## remove what was built; the data of `make run` stays in run/
 	cargo clean

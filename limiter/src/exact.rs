@@ -1,0 +1,116 @@
+//! Exact arithmetic on the numbers of the client: differences of costs, parts of quotas, waits. No float, no clock.
+
+use std::time::Duration;
+
+use bucket::Amount;
+use client::{NumberError, Quota, Tokens};
+
+use crate::fault::Share;
+
+/// Units of the core in a token.
+const UNITS: u128 = 1_000_000_000_000;
+
+fn units(tokens: Tokens) -> Option<u128> {
+    Amount::try_from(tokens).ok().map(Amount::units)
+}
+
+fn amount(units: u128) -> Result<Amount, NumberError> {
+    Amount::parse(format!("{units}e-12").as_bytes())
+}
+
+/// `a - b`, or `None` where `b` is above `a`, or either is beyond what a server takes.
+pub(crate) fn difference(a: Tokens, b: Tokens) -> Option<Tokens> {
+    let units = units(a)?.checked_sub(units(b)?)?;
+    amount(units).ok().map(Tokens::from)
+}
+
+/// The number of tokens, if it is a whole one.
+pub(crate) fn whole(tokens: Tokens) -> Option<u64> {
+    // Nearly every cost is one token, and text is a detour for that.
+    if tokens == Tokens::ONE {
+        return Some(1);
+    }
+    Amount::try_from(tokens).ok().and_then(Amount::whole)
+}
+
+/// How long a quota takes to bring `tokens` back, rounded up; `None` for never, or nearly so.
+pub(crate) fn time_for(tokens: Tokens, quota: Quota) -> Option<Duration> {
+    let (lack, tokens) = (units(tokens)?, units(quota.rate().tokens())?);
+    if lack == 0 {
+        return Some(Duration::ZERO);
+    }
+    let nanos =
+        lack.checked_mul(quota.rate().every().as_nanos())?.checked_add(tokens.checked_sub(1)?)?.checked_div(tokens)?;
+    Some(Duration::from_nanos(u64::try_from(nanos).ok()?))
+}
+
+/// The part of a quota that one process may grant by itself.
+pub(crate) fn part_of(quota: Quota, share: Share) -> Option<bucket::Quota> {
+    let (part, of) = (u128::from(share.parts().0), u128::from(share.parts().1));
+    let capacity = units(quota.capacity())?.checked_mul(part)?.checked_div(of)?;
+    let tokens = units(quota.rate().tokens())?.checked_mul(part)?;
+    let nanos = quota.rate().every().as_nanos().checked_mul(of)?;
+    if tokens == 0 {
+        return Some(bucket::Quota { capacity: rounded_down(capacity)?, rate: bucket::Rate::ZERO });
+    }
+    let rate = bucket::Rate::parse(format!("{tokens}e-12/{nanos}e-9").as_bytes()).ok()?;
+    Some(bucket::Quota { capacity: rounded_down(capacity)?, rate })
+}
+
+/// The core names amounts in steps of a thousand units.
+fn rounded_down(units: u128) -> Option<Amount> {
+    amount(units.checked_sub(units.checked_rem(1_000)?)?).ok()
+}
+
+/// Whole tokens, rounded down.
+pub(crate) fn rounded(tokens: Tokens) -> u64 {
+    units(tokens)
+        .and_then(|units| units.checked_div(UNITS))
+        .and_then(|whole| u64::try_from(whole).ok())
+        .unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(text: &str) -> Tokens {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn differences_are_exact() {
+        assert_eq!(difference(tokens("0.3"), tokens("0.1")), Some(tokens("0.2")));
+        assert_eq!(difference(tokens("900"), tokens("500.000000001")), Some(tokens("399.999999999")));
+        assert_eq!(difference(tokens("1"), tokens("1")), Some(Tokens::ZERO));
+        assert_eq!(difference(tokens("1"), tokens("2")), None);
+    }
+
+    #[test]
+    fn tells_whole_numbers() {
+        assert_eq!(whole(tokens("1e15")), Some(1_000_000_000_000_000));
+        assert_eq!(whole(Tokens::ZERO), Some(0));
+        assert_eq!(whole(tokens("2.5")), None);
+        assert_eq!(rounded(tokens("2.5")), 2);
+    }
+
+    #[test]
+    fn waits_are_rounded_up() {
+        let quota = Quota::per_minute(100);
+        assert_eq!(time_for(Tokens::ONE, quota), Some(Duration::from_millis(600)));
+        assert_eq!(time_for(Tokens::ONE, Quota::per_second(3)), Some(Duration::from_nanos(333_333_334)));
+        assert_eq!(time_for(Tokens::ONE, Quota::once(5)), None);
+        assert_eq!(time_for(Tokens::ZERO, Quota::once(5)), None.or(Some(Duration::ZERO)));
+    }
+
+    #[test]
+    fn a_part_has_exactly_that_part_of_the_rate() {
+        let part = part_of(Quota::per_minute(100).burst(20), Share::one_of(3)).unwrap();
+        assert_eq!(part.rate, bucket::Rate::parse(b"100/180").unwrap());
+        assert_eq!(part.capacity, Amount::parse(b"6.666666666").unwrap());
+        let part = part_of(Quota::per_second(50), Share::percent(100)).unwrap();
+        assert_eq!(part, bucket::Quota::try_from(Quota::per_second(50)).unwrap());
+        assert!(part_of(Quota::once(7), Share::one_of(7)).unwrap().rate.is_zero());
+        assert_eq!(part_of(Quota::per_second(5), Share::percent(0)).unwrap().capacity, Amount::ZERO);
+    }
+}
