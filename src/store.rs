@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 
-use bucket::{Bucket, Micros, Quota, Record};
+use bucket::{Bucket, FastTake, FastTaken, Micros, Quota, Record};
 
 use crate::error::Error;
 use crate::server::{self, Context, Expiry, Key, KeyName, Value};
@@ -20,7 +20,11 @@ impl<'a> Slot<'a> {
     /// Opens a key. A value that is not a bucket is an error, and is left as it is.
     #[inline(always)]
     pub(crate) fn open(ctx: &'a Context, name: KeyName<'a>) -> Result<Self, Error> {
-        let mut key = Key::open_for_writing(ctx, name);
+        Self::of(Key::open_for_writing(ctx, name), name)
+    }
+
+    #[inline(always)]
+    fn of(mut key: Key<'a>, name: KeyName<'a>) -> Result<Self, Error> {
         let record = decode(key.value())?;
         Ok(Self { key, name, record })
     }
@@ -63,10 +67,61 @@ impl<'a> Slot<'a> {
         let bytes = record.encode();
         self.key.write(&bytes, expiry)?;
         drop(self.key);
-        server::signal_modified(ctx, self.name);
-        server::replicate_set(ctx, self.name, &bytes, expiry);
+        announce(ctx, self.name, &bytes, expiry);
         Ok(())
     }
+}
+
+/// A key that was opened by a call of this moment, whatever is under it.
+pub(crate) struct Opened<'a> {
+    key: Key<'a>,
+    now: Micros,
+}
+
+/// The fast path of a take: all of it where the bucket is there and everything is as usual, or else the key, open and as it
+/// was.
+#[inline(always)]
+pub(crate) fn take_fast<'a>(
+    ctx: &'a Context,
+    name: KeyName<'a>,
+    take: &FastTake,
+    event: &CStr,
+) -> Result<FastTaken, Opened<'a>> {
+    let Opened { mut key, now } = open(ctx, name);
+    let taken = match key.value() {
+        Value::Bytes(bytes) => take.take(bytes, server::expiry_slack(), now),
+        _ => None,
+    };
+    let Some(taken) = taken else { return Err(Opened { key, now }) };
+    if let FastTaken::Granted(_, bytes) = &taken {
+        if !key.overwrite(bytes) {
+            return Err(Opened { key, now });
+        }
+        drop(key);
+        announce(ctx, name, bytes, Expiry::Stands);
+        server::notify(ctx, event, name);
+    }
+    Ok(taken)
+}
+
+/// The fast path of a peek, if it is one for what is under the key.
+#[inline(always)]
+pub(crate) fn peek_fast(ctx: &Context, name: KeyName<'_>, take: &FastTake) -> Option<(u64, u64)> {
+    let now = server::now();
+    match Key::open_for_reading(ctx, name) {
+        None => take.peek(None, now),
+        Some(mut key) => match key.value() {
+            Value::Bytes(bytes) => take.peek(Some(bytes), now),
+            _ => None,
+        },
+    }
+}
+
+/// Tells everybody who has to know about a bucket that was stored.
+#[inline(always)]
+fn announce(ctx: &Context, name: KeyName<'_>, bytes: &[u8], expiry: Expiry) {
+    server::signal_modified(ctx, name);
+    server::replicate_set(ctx, name, bytes, expiry);
 }
 
 /// Lets `decide` make a new bucket of the old one, and stores that.
@@ -78,8 +133,26 @@ pub(crate) fn update<T>(
     event: &CStr,
     decide: impl FnOnce(Option<Bucket>, Micros) -> Result<(Option<Bucket>, T), Error>,
 ) -> Result<T, Error> {
-    let now = server::now();
-    let slot = Slot::open(ctx, name)?;
+    update_opened(ctx, open(ctx, name), name, quota, event, decide)
+}
+
+/// Opens a key for [`update_opened`].
+#[inline(always)]
+pub(crate) fn open<'a>(ctx: &'a Context, name: KeyName<'a>) -> Opened<'a> {
+    Opened { now: server::now(), key: Key::open_for_writing(ctx, name) }
+}
+
+/// [`update`] for a key that is open already.
+#[inline(always)]
+pub(crate) fn update_opened<T>(
+    ctx: &Context,
+    Opened { key, now }: Opened<'_>,
+    name: KeyName<'_>,
+    quota: &Quota,
+    event: &CStr,
+    decide: impl FnOnce(Option<Bucket>, Micros) -> Result<(Option<Bucket>, T), Error>,
+) -> Result<T, Error> {
+    let slot = Slot::of(key, name)?;
     let (bucket, answer) = decide(slot.bucket(), now)?;
     match bucket {
         Some(bucket) => {

@@ -65,6 +65,11 @@ impl Amount {
         if units > Self::MAX.0 || rounded_down { Err(NumberError::OutOfRange) } else { Ok(Self(units)) }
     }
 
+    #[inline(always)]
+    pub(crate) const fn from_units(units: u64) -> Self {
+        Self(units as u128)
+    }
+
     /// In units of 1e-12 token.
     #[inline(always)]
     #[must_use]

@@ -29,6 +29,7 @@
 mod amount;
 mod bucket;
 mod decision;
+mod fast;
 mod number;
 mod quota;
 mod record;
@@ -38,6 +39,7 @@ mod wide;
 pub use amount::{Amount, Balance};
 pub use bucket::{Bucket, DebtLimit};
 pub use decision::{Decision, Lease, Retry};
+pub use fast::{FastTake, FastTaken};
 pub use number::NumberError;
 pub use quota::{Quota, Rate};
 pub use record::{Deadline, Record, Slack};

@@ -36,7 +36,7 @@ impl Deadline {
     pub const NEVER: Self = Self(0);
     const BITS: u32 = 33;
     const UNIT_MILLIS: u64 = 512;
-    const UNIT_MICROS: u64 = Self::UNIT_MILLIS * 1_000;
+    pub(crate) const UNIT_MICROS: u64 = Self::UNIT_MILLIS * 1_000;
 
     /// The first deadline at or after `micros` since the epoch; [`Deadline::NEVER`] if the format cannot hold it.
     #[inline]
@@ -55,7 +55,7 @@ impl Deadline {
 
     /// Microseconds since the epoch, or `None` for no expiry.
     #[inline(always)]
-    const fn as_micros(self) -> Option<u64> {
+    pub(crate) const fn as_micros(self) -> Option<u64> {
         if self.0 == 0 { None } else { Some(self.0 * Self::UNIT_MICROS) }
     }
 }
@@ -73,6 +73,11 @@ impl Slack {
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(if millis < Self::MAX_MILLIS { millis * 1_000 } else { Self::MAX_MILLIS * 1_000 })
+    }
+
+    #[inline(always)]
+    pub(crate) const fn micros(self) -> u64 {
+        self.0
     }
 }
 
@@ -125,25 +130,37 @@ impl Record {
     /// The stored form.
     #[inline(always)]
     #[must_use]
-    pub const fn encode(&self) -> [u8; Self::LEN] {
-        // Within 0..=2e27, 91 bits, for a balance is within 1e27 of zero.
-        let balance = (self.bucket.balance.units() + BIAS.cast_signed()).cast_unsigned();
-        let stamp = self.bucket.stamp.get();
-        let low = MAGIC as u64 | stamp << 16;
-        let middle = stamp >> 48 | self.deadline.0 << 4 | ((balance >> 64) as u64) << 37;
-        let high = balance as u64;
-        let low = low | ((fold(low, middle, high) ^ FOLD) as u64) << 8;
-        let [a, b, c, d, e, f, g, h] = low.to_le_bytes();
-        let [i, j, k, l, m, n, o, p] = middle.to_le_bytes();
-        let [q, r, s, t, u, v, w, x] = high.to_le_bytes();
-        [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x]
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        Self::packed(self.bucket.balance.units(), self.bucket.stamp, self.deadline)
     }
 
     /// Reads the stored form; `None` for anything that [`Record::encode`] did not make.
     #[inline(always)]
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
+        let (balance, stamp, deadline) = Self::unpacked(bytes.try_into().ok()?)?;
+        Some(Self { bucket: Bucket { balance: Balance::from_units(balance)?, stamp }, deadline })
+    }
+
+    /// Packs a balance, which is within 1e27 units of zero, so 91 bits.
+    #[inline(always)]
+    pub(crate) fn packed(balance: i128, stamp: Micros, Deadline(deadline): Deadline) -> [u8; Self::LEN] {
+        let balance = (balance + BIAS.cast_signed()).cast_unsigned();
+        let stamp = stamp.get();
+        let low = u64::from(MAGIC) | stamp << 16;
+        let middle = stamp >> 48 | deadline << 4 | ((balance >> 64) as u64) << 37;
+        let high = balance as u64;
+        let low = low | u64::from(fold(low, middle, high) ^ FOLD) << 8;
+        let mut bytes = [0; Self::LEN];
+        for (bytes, word) in bytes.chunks_exact_mut(8).zip([low, middle, high]) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// What was packed. The balance may be out of bounds, for who writes a string of our making byte by byte.
+    #[inline(always)]
+    pub(crate) fn unpacked(bytes: &[u8; Self::LEN]) -> Option<(i128, Micros, Deadline)> {
         let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
         let (low, middle, high) = (word(0)?, word(8)?, word(16)?);
         if low as u8 != MAGIC || fold(low, middle, high) != FOLD {
@@ -152,8 +169,7 @@ impl Record {
         let stamp = low >> 16 | (middle & 0xF) << 48;
         let deadline = middle >> 4 & ((1 << Deadline::BITS) - 1);
         let balance = (u128::from(middle >> 37) << 64 | u128::from(high)).cast_signed() - BIAS.cast_signed();
-        let bucket = Bucket { balance: Balance::from_units(balance)?, stamp: Micros::new(stamp) };
-        Some(Self { bucket, deadline: Deadline(deadline) })
+        Some((balance, Micros::new(stamp), Deadline(deadline)))
     }
 }
 

@@ -5,8 +5,9 @@
 //!
 //! O(1).
 
-use bucket::Bucket;
+use bucket::{Bucket, Decision};
 
+use super::take;
 use crate::args;
 use crate::error::Error;
 use crate::manual::{Access, Arg, Keys, Manual};
@@ -32,10 +33,22 @@ impl Command for Peek {
 
     #[inline(always)]
     fn call(ctx: &Context, args: &Args<'_>) -> Result<Reply, Error> {
-        let quota = args::quota(args, 2)?;
-        let cost = args::optional_cost(args, 4)?;
-        let now = server::now();
-        let bucket = store::read(ctx, args.key(1)?, |_, record| record.bucket)?;
-        Ok(Bucket::or_full(bucket, &quota, now).peek(&quota, cost, now).into())
+        match take::fast(args).and_then(|(name, take)| store::peek_fast(ctx, name, &take)) {
+            Some((remaining, wait)) => {
+                Ok(Reply::Integers([i64::from(wait == 0), remaining.cast_signed(), wait.cast_signed()]))
+            }
+            None => Ok(in_full(ctx, args)?.into()),
+        }
     }
+}
+
+/// The whole of a peek, from its arguments on.
+#[cold]
+#[inline(never)]
+fn in_full(ctx: &Context, args: &Args<'_>) -> Result<Decision, Error> {
+    let quota = args::quota(args, 2)?;
+    let cost = args::optional_cost(args, 4)?;
+    let now = server::now();
+    let bucket = store::read(ctx, args.key(1)?, |_, record| record.bucket)?;
+    Ok(Bucket::or_full(bucket, &quota, now).peek(&quota, cost, now))
 }

@@ -19,7 +19,8 @@ fn system() -> Micros {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for writing, and the call keeps no pointer to it. It cannot fail for this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut time) };
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let micros = u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000;
-    Micros::new(seconds.saturating_mul(1_000_000).saturating_add(micros))
+    // Before 1970 it is 1970; after the last moment that can be told, that.
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0).min(Micros::MAX.get() / 1_000_000);
+    // At most 2^52 and a second.
+    Micros::new(seconds.wrapping_mul(1_000_000).wrapping_add(time.tv_nsec as u64 / 1_000))
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
-use std::{ptr, slice};
+use std::{hint, ptr, slice};
 
 use redis_module::raw;
 
@@ -30,12 +30,12 @@ pub(crate) struct Args<'a>(&'a [*mut raw::RedisModuleString]);
 
 impl<'a> Args<'a> {
     /// # Safety
-    /// `argv` holds `argc` strings that stay alive and unchanged for `'a`: a command's own arguments, while it runs.
+    /// `argv` holds `argc` strings that stay alive and unchanged for `'a`: a command's own arguments, while it runs. There is
+    /// one at least, the command's name.
     #[inline(always)]
     pub(super) unsafe fn new(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Self {
-        let argc = usize::try_from(argc).unwrap_or(0);
-        // SAFETY: the caller's promise; a call without arguments may come without an array.
-        Self(if argv.is_null() { &[] } else { unsafe { slice::from_raw_parts(argv, argc) } })
+        // SAFETY: the caller's promise.
+        Self(unsafe { slice::from_raw_parts(argv, argc as usize) })
     }
 
     #[inline(always)]
@@ -76,6 +76,7 @@ impl<'a> KeyName<'a> {
         // bytes of it, never null.
         unsafe {
             let bytes = api!(RedisModule_StringPtrLen)(self.0, &raw mut len);
+            hint::assert_unchecked(!bytes.is_null());
             slice::from_raw_parts(bytes.cast(), len)
         }
     }

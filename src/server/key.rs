@@ -99,10 +99,17 @@ impl<'a> Key<'a> {
         if self.bytes.is_none() {
             self.locate();
         }
-        let bytes = self.bytes.ok_or(Error::Internal)?;
-        // SAFETY: `locate` found that many bytes, open for writing, and neither the value nor the expiry was changed since.
+        if self.overwrite(record) { Ok(()) } else { Err(Error::Internal) }
+    }
+
+    /// Writes a record over one that [`Key::value`] has found. Answers whether it has.
+    #[inline(always)]
+    pub(crate) fn overwrite(&mut self, record: &[u8; Record::LEN]) -> bool {
+        let Some(bytes) = self.bytes else { return false };
+        // SAFETY: `locate` found that many bytes, and neither the value nor the expiry was changed since. A key of this mode is
+        // open for writing; one of the other is never written.
         unsafe { ptr::write(bytes.as_ptr(), *record) };
-        Ok(())
+        true
     }
 
     /// The server may move the value when it sets an expiry, so where it is has to be found again.

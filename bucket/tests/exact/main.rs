@@ -13,6 +13,7 @@ mod bounds;
 mod cases;
 mod codec;
 mod deadline;
+mod fast;
 mod numbers;
 mod oracle;
 mod retry;

@@ -1,0 +1,152 @@
+//! The fast path answers as the whole arithmetic does, or not at all; and it is there for ordinary calls.
+
+use proptest::prelude::*;
+use proptest::sample::select;
+use redis_token_bucket_core::{Amount, Bucket, FastTake, FastTaken, Micros, Quota, Rate, Record, Retry};
+
+use crate::config;
+use crate::world::{NEW_YEAR, SLACK, balance, deadline};
+
+const TOKEN: i128 = 1_000_000_000_000;
+
+/// A take as both read it.
+struct Both {
+    fast: FastTake,
+    quota: Quota,
+    cost: Amount,
+}
+
+/// What the fast path reads, the parsers read too.
+fn both(capacity: &str, rate: &str, cost: Option<&str>) -> Option<Both> {
+    let fast = FastTake::parse(capacity.as_bytes(), rate.as_bytes(), cost.map(str::as_bytes))?;
+    let capacity = Amount::parse(capacity.as_bytes()).unwrap();
+    let quota = Quota { capacity, rate: Rate::parse(rate.as_bytes()).unwrap() };
+    let cost = cost.map_or(Amount::ONE, |cost| Amount::parse(cost.as_bytes()).unwrap());
+    assert_eq!(fast.cost(), cost);
+    Some(Both { fast, quota, cost })
+}
+
+impl Both {
+    /// What is to be stored, and the three integers.
+    fn in_full(&self, record: &Record, now: Micros) -> (Option<Record>, [i64; 3]) {
+        let (bucket, decision) = record.bucket.take(&self.quota, self.cost, now);
+        let stored = match bucket {
+            Some(bucket) => Some(Record::with(Some(record), bucket, &self.quota, SLACK)),
+            None => record.corrected(&self.quota, SLACK, now),
+        };
+        (stored, [decision.allowed.into(), decision.remaining.cast_signed(), decision.retry.as_millis()])
+    }
+
+    /// Whether the fast path answered.
+    fn agree(&self, record: &Record, now: Micros) -> bool {
+        let peek = record.bucket.peek(&self.quota, self.cost, now);
+        if let Some((remaining, wait)) = self.fast.peek(Some(&record.encode()), now) {
+            assert_eq!(
+                (remaining, wait as i64),
+                (peek.remaining, peek.retry.as_millis()),
+                "peek of {record:?} at {now:?}"
+            );
+        }
+        let (stored, answer) = self.in_full(record, now);
+        match self.fast.take(&record.encode(), SLACK, now) {
+            None => return false,
+            Some(FastTaken::Granted(remaining, bytes)) => {
+                assert_eq!(answer, [1, remaining as i64, 0], "{record:?} at {now:?}");
+                let stored = stored.expect("a grant is stored");
+                assert_eq!((stored.encode(), stored.deadline), (bytes, record.deadline), "{record:?} at {now:?}");
+            }
+            Some(FastTaken::Refused(remaining, wait)) => {
+                assert_eq!(answer, [0, remaining as i64, wait as i64], "{record:?} at {now:?}");
+                assert_eq!(stored, None, "{record:?} at {now:?}");
+            }
+        }
+        true
+    }
+}
+
+fn amounts() -> impl Strategy<Value = String> {
+    prop_oneof![
+        4 => (1_u32..8).prop_flat_map(|digits| (0..10_u64.pow(digits)).prop_map(|tokens| tokens.to_string())),
+        1 => select(vec!["0", "1", "007", "9223371", "9223372", "9223373", "9999999", "2.5", "1e3", "", "-1", "1_0", "12345678"])
+            .prop_map(str::to_owned),
+    ]
+}
+
+fn rates() -> impl Strategy<Value = String> {
+    let number = || (1_u32..10).prop_flat_map(|digits| 0..10_u64.pow(digits));
+    prop_oneof![
+        2 => number().prop_map(|tokens| tokens.to_string()),
+        2 => (number(), 0_u32..1_000_000).prop_map(|(tokens, fraction)| format!("{}.{fraction:06}", tokens % 100_000)),
+        2 => (number(), number()).prop_map(|(tokens, seconds)| format!("{tokens}/{seconds}")),
+        1 => select(vec![
+            "0", "1000000000000", "1000000000001", ".5", "5.", ".", "/", "1/", "/1", "0/5", "5/0", "1.2.3", "1/2/3", "1./2", "1e3",
+            "0.0000001", "18446744073709551615", "999999999999999999", "1/999999999999999", "0.000001", "",
+        ])
+        .prop_map(str::to_owned),
+    ]
+}
+
+/// A share of the capacity, from deep in debt to above it, in thousandths, with odd steps.
+fn units(capacity: u64) -> impl Strategy<Value = i128> {
+    (-3_000_i128..1_500, -2_i128..3)
+        .prop_map(move |(thousandths, odd)| i128::from(capacity) * TOKEN / 1_000 * thousandths / 1_000 * 1_000 + odd)
+}
+
+proptest! {
+    #![proptest_config(config(20_000))]
+
+    #[test]
+    fn answers_as_the_whole_or_not_at_all(
+        (capacity, units) in amounts().prop_flat_map(|text| {
+            let tokens = text.parse().unwrap_or(100_u64).min(20_000_000);
+            (Just(text), units(tokens))
+        }),
+        rate in rates(),
+        cost in prop_oneof![amounts().prop_map(Some), (0_u64..20).prop_map(|cost| Some(cost.to_string())), Just(None)],
+        elapsed in prop_oneof![-5_000_000_i64..5_000_000, 0_i64..100_000_000_000, Just(0)],
+        life in prop_oneof![-2_000_000_i64..4_000_000, 0_i64..100_000_000_000],
+    ) {
+        if let Some(both) = both(&capacity, &rate, cost.as_deref()) {
+            let now = Micros::new(NEW_YEAR.saturating_add_signed(elapsed));
+            let bucket = Bucket { balance: balance(units), stamp: Micros::new(NEW_YEAR) };
+            both.agree(&Record { bucket, deadline: deadline(NEW_YEAR.saturating_add_signed(life)) }, now);
+            both.agree(&Record { deadline: Record::with(None, bucket, &both.quota, SLACK).deadline, bucket }, now);
+            let full = Bucket::full(&both.quota, now).peek(&both.quota, both.cost, now);
+            match both.fast.peek(None, now) {
+                Some(peeked) => prop_assert_eq!(peeked, (full.remaining, 0)),
+                None => prop_assert_ne!(full.retry, Retry::Now),
+            }
+        }
+    }
+
+    #[test]
+    fn no_other_string_is_a_bucket(bytes in any::<[u8; Record::LEN]>()) {
+        let fast = FastTake::parse(b"100", b"10", None).unwrap();
+        prop_assume!(Record::decode(&bytes).is_none());
+        prop_assert_eq!(fast.take(&bytes, SLACK, Micros::new(NEW_YEAR)), None);
+        prop_assert_eq!(fast.peek(Some(&bytes), Micros::new(NEW_YEAR)), None);
+    }
+}
+
+#[test]
+fn ordinary_calls_take_it() {
+    for (capacity, rate) in [
+        ("100", "10"),
+        ("10", "1/60"),
+        ("1000000", "1000"),
+        ("5", "0.001"),
+        ("20", "100/60"),
+        ("9000000", "250000"),
+        ("1", "1"),
+    ] {
+        let both = both(capacity, rate, None).unwrap();
+        let start = Micros::new(NEW_YEAR);
+        let first = Bucket::full(&both.quota, start).take(&both.quota, both.cost, start).0.unwrap();
+        let mut record = Record::with(None, first, &both.quota, SLACK);
+        for step in 1..200 {
+            let now = Micros::new(NEW_YEAR + step * 1_000);
+            assert!(both.agree(&record, now), "{capacity} at {rate}, call {step}");
+            record = both.in_full(&record, now).0.unwrap_or(record);
+        }
+    }
+}
