@@ -34,6 +34,28 @@ impl Tokens {
     pub const fn new(whole: u64) -> Self {
         Self { whole, billionths: 0 }
     }
+
+    /// `self - other`, exactly; `None` where `other` is more.
+    ///
+    /// ```
+    /// use redis_token_bucket_client::Tokens;
+    ///
+    /// let (estimate, used): (Tokens, Tokens) = ("500".parse()?, "120.25".parse()?);
+    /// assert_eq!(estimate.checked_sub(used), Some("379.75".parse()?));
+    /// assert_eq!(used.checked_sub(estimate), None);
+    /// # Ok::<(), redis_token_bucket_client::NumberError>(())
+    /// ```
+    #[must_use]
+    pub const fn checked_sub(self, other: Self) -> Option<Self> {
+        let Some(whole) = self.whole.checked_sub(other.whole) else { return None };
+        if let Some(billionths) = self.billionths.checked_sub(other.billionths) {
+            return Some(Self { whole, billionths });
+        }
+        match (whole.checked_sub(1), (self.billionths.saturating_add(1_000_000_000)).checked_sub(other.billionths)) {
+            (Some(whole), Some(billionths)) => Some(Self { whole, billionths }),
+            _ => None,
+        }
+    }
 }
 
 // The only integer: with a second one the literal in `tb_take(&key, quota, 1)` would be an `i32`.

@@ -16,6 +16,9 @@ use crate::observe::Decided;
 use crate::reserve::Reservation;
 use crate::time::after;
 
+/// Nothing is kept in this process for longer keys, in bytes: a bound on keys is to be one on memory too.
+pub(crate) const LONGEST_KEY: usize = 1_024;
+
 /// One class of calls of one tenant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
@@ -133,7 +136,7 @@ impl<'a> Check<'a> {
         if !decision.is_allowed() {
             return Err(decision);
         }
-        Ok(Reservation::new(Arc::clone(&self.limiter.core), self.key(), decision, terms.policy))
+        Ok(Reservation::new(Arc::clone(&self.limiter.core), &self.part, self.key(), decision, terms.policy))
     }
 
     async fn decide(&self, start: Instant, terms: &Terms) -> Decision {
@@ -182,7 +185,7 @@ pub struct CheckAll<'a> {
 }
 
 impl<'a> CheckAll<'a> {
-    /// Takes from one more bucket.
+    /// Takes from one more bucket. A bucket can be in a check once: a second time is an argument that servers refuse.
     pub fn and(mut self, tenant: &'a str, class: &'a str) -> Self {
         self.parts.push(Part::new(tenant, class));
         self

@@ -54,11 +54,16 @@ struct Address {
 }
 
 impl Address {
-    /// Reads `host:port`, as a node writes it that sends a call elsewhere. Without a host it means its own.
+    /// Reads `host:port`, as a node writes it that sends a call elsewhere.
     fn parse(text: &str, asked: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
-        let host = if host.is_empty() { &asked.host } else { host };
-        Some(Self { host: host.to_owned(), port: port.parse().ok()? })
+        Some(Self::named(Some(host), port.parse().ok()?, asked))
+    }
+
+    /// A node as a node names it; one that does not know the host leaves it out, or writes `?`.
+    fn named(host: Option<&str>, port: u16, asked: &Self) -> Self {
+        let host = host.filter(|host| !host.is_empty() && *host != "?").unwrap_or(&asked.host);
+        Self { host: host.to_owned(), port }
     }
 }
 
@@ -112,10 +117,8 @@ impl Map {
             };
             let mut primary = Vec::<Value>::from_redis_value(primary)?.into_iter();
             let (Some(host), Some(port)) = (primary.next(), primary.next()) else { return Err(unreadable()) };
-            // A node that does not know its own address leaves it out.
-            let host = Option::<String>::from_redis_value(host)?.filter(|host| !host.is_empty() && host != "?");
-            let address =
-                Address { host: host.unwrap_or_else(|| asked.host.clone()), port: u16::from_redis_value(port)? };
+            let host = Option::<String>::from_redis_value(host)?;
+            let address = Address::named(host.as_deref(), u16::from_redis_value(port)?, asked);
             map.push((u16::from_redis_value(first)?, u16::from_redis_value(last)?, address));
         }
         map.sort_by_key(|(first, ..)| *first);
@@ -176,6 +179,13 @@ impl Connect for Cluster {
     const PATIENCE: Duration = Duration::from_secs(2);
     const REST: Duration = Duration::from_millis(100);
     const MENDS_ITSELF: bool = true;
+
+    async fn leads_to(routed: &Routed, key: &[u8]) -> bool {
+        match routed.owner(slot(key)) {
+            Ok(node) => routed.nodes.link(&node).is_up().await,
+            Err(_) => false,
+        }
+    }
 
     /// Asks one node after the other, beginning with another one each time: one of them may be wrong, or stand still.
     async fn connect(&self, is_stale: OnLoss) -> RedisResult<Routed> {
@@ -355,6 +365,25 @@ mod tests {
         assert_eq!(owner(16_383), Some(("seed", 3)));
         assert!(Map::read(Value::Array(vec![]), &asked).is_err());
         assert!(Map::read(Value::Int(1), &asked).is_err());
+    }
+
+    #[test]
+    fn a_node_is_found_by_whatever_it_is_called() {
+        let asked = Address { host: "asked".to_owned(), port: 1 };
+        let parse = |text| Address::parse(text, &asked).map(|address| (address.host, address.port));
+        let names = [
+            ("10.0.0.1:7000", "10.0.0.1"),
+            ("::1:7000", "::1"),
+            ("fe80::1:2:7000", "fe80::1:2"),
+            (":7000", "asked"),
+            ("?:7000", "asked"),
+        ];
+        for (text, host) in names {
+            assert_eq!(parse(text), Some((host.to_owned(), 7_000)), "{text}");
+        }
+        for text in ["", "host", "host:", "host:70000"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
     }
 
     #[test]

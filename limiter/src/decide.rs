@@ -324,17 +324,27 @@ fn wait(retry: Retry) -> Duration {
     retry.delay().unwrap_or(Duration::MAX)
 }
 
-/// Starts the sweeping of leases, once. It ends with the limiter.
+/// Starts the sweeping of leases, once. It ends with the limiter, or with its runtime, and then another one can begin.
 fn sweep_from_now_on(core: &Arc<Core>) {
     if !core.leases.is_swept.swap(true, Ordering::Relaxed) {
-        tokio::spawn(sweep(Arc::downgrade(core), core.leases.rhythm()));
+        tokio::spawn(sweep(Sweeper(Arc::downgrade(core)), core.leases.rhythm()));
     }
 }
 
-async fn sweep(core: Weak<Core>, rhythm: Duration) {
+struct Sweeper(Weak<Core>);
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        if let Some(core) = self.0.upgrade() {
+            core.leases.is_swept.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+async fn sweep(sweeper: Sweeper, rhythm: Duration) {
     loop {
         tokio::time::sleep(rhythm).await;
-        let Some(core) = core.upgrade() else { return };
+        let Some(core) = sweeper.0.upgrade() else { return };
         core.give_back(core.leases.sweep()).await;
     }
 }

@@ -1,9 +1,9 @@
-//! Exact arithmetic on the numbers of the client: differences of costs, parts of quotas, waits. No float, no clock.
+//! Exact arithmetic on the numbers of the client: whole tokens, parts of quotas, waits. No float, no clock.
 
 use std::time::Duration;
 
 use bucket::Amount;
-use client::{NumberError, Quota, Tokens};
+use client::{Quota, Tokens};
 
 use crate::fault::Share;
 
@@ -12,16 +12,6 @@ const UNITS: u128 = 1_000_000_000_000;
 
 fn units(tokens: Tokens) -> Option<u128> {
     Amount::try_from(tokens).ok().map(Amount::units)
-}
-
-fn amount(units: u128) -> Result<Amount, NumberError> {
-    Amount::parse(format!("{units}e-12").as_bytes())
-}
-
-/// `a - b`, or `None` where `b` is above `a`, or either is beyond what a server takes.
-pub(crate) fn difference(a: Tokens, b: Tokens) -> Option<Tokens> {
-    let units = units(a)?.checked_sub(units(b)?)?;
-    amount(units).ok().map(Tokens::from)
 }
 
 /// The number of tokens, if it is a whole one.
@@ -59,7 +49,8 @@ pub(crate) fn part_of(quota: Quota, share: Share) -> Option<bucket::Quota> {
 
 /// The core names amounts in steps of a thousand units.
 fn rounded_down(units: u128) -> Option<Amount> {
-    amount(units.checked_sub(units.checked_rem(1_000)?)?).ok()
+    let units = units.checked_sub(units.checked_rem(1_000)?)?;
+    Amount::parse(format!("{units}e-12").as_bytes()).ok()
 }
 
 /// Whole tokens, rounded down.
@@ -76,14 +67,6 @@ mod tests {
 
     fn tokens(text: &str) -> Tokens {
         text.parse().unwrap()
-    }
-
-    #[test]
-    fn differences_are_exact() {
-        assert_eq!(difference(tokens("0.3"), tokens("0.1")), Some(tokens("0.2")));
-        assert_eq!(difference(tokens("900"), tokens("500.000000001")), Some(tokens("399.999999999")));
-        assert_eq!(difference(tokens("1"), tokens("1")), Some(Tokens::ZERO));
-        assert_eq!(difference(tokens("1"), tokens("2")), None);
     }
 
     #[test]

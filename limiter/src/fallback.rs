@@ -7,6 +7,7 @@ use client::{Key, Quota, Tokens};
 use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
+use crate::check::LONGEST_KEY;
 use crate::exact;
 use crate::fault::Share;
 
@@ -25,12 +26,15 @@ pub(crate) struct Local<'a> {
 
 impl Fallback {
     pub(crate) fn new(keys: usize) -> Self {
-        Self { epoch: Instant::now(), buckets: Cache::new(keys) }
+        Self { epoch: Instant::now(), buckets: Cache::new(keys.max(1)) }
     }
 
     /// Takes from every local bucket, or from none; the answers are in order, all of them grants or one a refusal. `None` for
-    /// a quota or a cost that no server would take.
+    /// a quota or a cost that no server would take, and for a key that is too long to be kept.
     pub(crate) fn take(&self, takes: &[Local<'_>], share: Share) -> Option<Vec<bucket::Decision>> {
+        if takes.iter().any(|take| take.key.as_bytes().len() > LONGEST_KEY) {
+            return None;
+        }
         let now = self.now();
         let mut taken = Vec::with_capacity(takes.len());
         for take in takes {
@@ -156,5 +160,17 @@ mod tests {
             assert!(fallback.take(&take, Share::one_of(10)).is_some());
         }
         assert!(fallback.buckets.len() <= 64);
+        let huge = Key::new("x".repeat(10_000), "api");
+        let take = [Local { key: &huge, quota: Quota::per_second(50), cost: Tokens::ONE }];
+        assert!(fallback.take(&take, Share::one_of(10)).is_none());
+    }
+
+    /// No room at all would be a full bucket for every call.
+    #[tokio::test(start_paused = true)]
+    async fn has_room_for_one_key_at_least() {
+        for keys in [0, 1] {
+            let fallback = Fallback::new(keys);
+            assert_eq!((0..100).filter(|_| take(&fallback, Quota::per_second(50), 1)).count(), 5, "room for {keys}");
+        }
     }
 }

@@ -89,7 +89,8 @@ pub enum OnFault {
     Open,
     /// Turn the call away, as unavailable rather than as over its limit.
     Closed,
-    /// Decide by a bucket in this process that holds a share of the quota. Where the quota itself is not known, turn away.
+    /// Decide by a bucket in this process that holds a share of the quota. Where the quota itself is not known, or the names make
+    /// a key above a kilobyte, turn away.
     Local(Share),
 }
 

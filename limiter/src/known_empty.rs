@@ -6,11 +6,9 @@ use client::{Key, Quota, Retry, Tokens};
 use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
+use crate::check::LONGEST_KEY;
 use crate::decision::Denied;
 use crate::{exact, time};
-
-/// Longer keys are not remembered: the bound on entries is to be one on memory too.
-const LONGEST_KEY: usize = 1_024;
 
 /// The opt-in memory of refusals.
 ///
@@ -75,11 +73,8 @@ impl Refusals {
             return None;
         }
         let Some(free_at) = known.free_at else { return Some(Denied::of(Retry::Never, quota, cost)) };
-        let more = if cost == known.cost {
-            Duration::ZERO
-        } else {
-            exact::time_for(exact::difference(cost, known.cost)?, quota)?
-        };
+        let more =
+            if cost == known.cost { Duration::ZERO } else { exact::time_for(cost.checked_sub(known.cost)?, quota)? };
         Some(Denied::RetryAfter(free_at.saturating_duration_since(now).saturating_add(more)))
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use client::{Key, Quota};
 use tokio::time::Instant;
 
+use crate::check::LONGEST_KEY;
 use crate::exact;
 
 /// A batch is meant to last about so long: four calls to Redis a second for a key, however busy.
@@ -118,7 +119,7 @@ impl Leases {
         if self.classes.is_empty() || self.closed.load(Ordering::Relaxed) {
             return None;
         }
-        let leasing = self.classes.get(class)?;
+        let leasing = self.classes.get(class).filter(|_| key.as_bytes().len() <= LONGEST_KEY)?;
         let mut shard = self.shard(key)?;
         if let Some(purse) = shard.get(key) {
             return Some(Arc::clone(purse));

@@ -58,7 +58,7 @@ impl Limiter {
 
     /// Waits until Redis can be reached, as a service may do before it calls itself ready. Checks do not need it.
     pub async fn ready(&self) {
-        self.core.redis.ready().await;
+        self.core.redis.ready(None).await;
     }
 
     /// Gives back the tokens that are leased and not spent, and waits for what is under way, a second at most for each.
@@ -117,7 +117,8 @@ impl<Q: Quotas> Builder<Q> {
         self
     }
 
-    /// How many buckets there are at most for [`OnFault::Local`]: ten thousand, unless said otherwise.
+    /// How many buckets there are at most for [`OnFault::Local`], 0 being read as 1: ten thousand, unless said otherwise. One that
+    /// is forgotten for want of room is found full.
     pub fn local_buckets(self, keys: usize) -> Self {
         Self { local_keys: keys, ..self }
     }

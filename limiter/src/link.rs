@@ -34,6 +34,12 @@ pub(crate) trait Connect: Send + Sync + 'static {
 
     /// Whether a connection mends itself, and says when it is to be replaced.
     const MENDS_ITSELF: bool;
+
+    /// Whether a connection leads to somebody who has this key. One to a single server does.
+    fn leads_to(connection: &Self::Connection, key: &[u8]) -> impl Future<Output = bool> + Send {
+        let _ = (connection, key);
+        std::future::ready(true)
+    }
 }
 
 /// To be called when a connection has broken off or is no longer right, by whoever notices.
@@ -90,12 +96,24 @@ impl<C: Connect> Link<C> {
         }))
     }
 
-    /// Waits until there is a connection, however long that takes.
-    pub(crate) async fn ready(&self) {
-        while self.connection().await.is_err() {
-            let mut state = self.0.state.subscribe();
-            let _ = state.wait_for(|state| !matches!(state, State::Down(_))).await;
+    /// Waits until there is a connection, and it leads to somebody who has this key, however long that takes.
+    pub(crate) async fn ready(&self, key: Option<&[u8]>) {
+        let mut state = self.0.state.subscribe();
+        loop {
+            if let Ok((connection, _)) = self.connection().await {
+                let Some(key) = key else { return };
+                if C::leads_to(&connection, key).await {
+                    return;
+                }
+                self.0.renew();
+            }
+            let _ = tokio::time::timeout(LONGEST_PAUSE, state.changed()).await;
         }
+    }
+
+    /// Whether there is a connection, or one can be made.
+    pub(crate) async fn is_up(&self) -> bool {
+        self.connection().await.is_ok()
     }
 
     /// Replaces the connection, if another can be made, though nothing says that it is broken.
@@ -232,13 +250,14 @@ impl<C: Connect> Inner<C> {
     }
 }
 
-/// The right to dial, given back when the task that has it ends, also with its runtime.
+/// The right to dial, given back when the task that has it ends, also with its runtime: then those who wait dial themselves.
 struct Dialing<C: Connect>(Weak<Inner<C>>);
 
 impl<C: Connect> Drop for Dialing<C> {
     fn drop(&mut self) {
         if let Some(inner) = self.0.upgrade() {
             inner.dialing.store(false, Ordering::Release);
+            inner.state.send_if_modified(|state| matches!(state, State::Dialing));
         }
     }
 }
@@ -248,10 +267,10 @@ async fn keep_dialing<C: Connect>(link: Weak<Inner<C>>, dialing: Dialing<C>) {
     let mut pause = FIRST_PAUSE;
     while let Some(inner) = link.upgrade() {
         match inner.attempt().await {
-            // Before anybody learns of it: a connection that breaks off at once must find nobody dialing.
             Ok(made) => {
-                drop(dialing);
-                return inner.up(made);
+                inner.up(made);
+                // A connection that has broken off at once is wanted anew by whoever learns that nobody dials.
+                return drop(dialing);
             }
             Err(error) => {
                 if inner.down(error) {
@@ -467,7 +486,7 @@ mod tests {
         assert!((35..=70).contains(&attempts), "{attempts} attempts in ten seconds");
         server.now(Does::Answers);
         let start = Instant::now();
-        link.ready().await;
+        link.ready(None).await;
         assert!(start.elapsed() <= Duration::from_millis(300), "{:?}", start.elapsed());
         assert!(call(&link).await.is_ok());
     }
@@ -520,6 +539,25 @@ mod tests {
         assert!(call(&link).await.is_err());
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(call(&link).await.is_ok());
+    }
+
+    #[test]
+    fn who_waits_dials_when_the_runtime_that_dialed_has_ended() {
+        let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (first, second) = (runtime(), runtime());
+        let server = Server::new(Does::IsSilent);
+        let link = Link::new(server.clone());
+        first.block_on(call_for(&link, Duration::from_millis(50)));
+        let waiting = second.spawn({
+            let link = link.clone();
+            async move { link.ready(None).await }
+        });
+        while link.0.state.receiver_count() == 0 {
+            std::thread::yield_now();
+        }
+        server.now(Does::Answers);
+        first.shutdown_background();
+        second.block_on(async { tokio::time::timeout(Duration::from_secs(30), waiting).await.unwrap().unwrap() });
     }
 
     #[tokio::test(start_paused = true)]

@@ -23,6 +23,8 @@ const SETTLEMENTS: &str = "ratelimit_settlements_total";
 const MOST_CLASSES: usize = 64;
 /// A tenant with fewer decisions is not worth a label.
 const WORTH_A_LABEL: u64 = 100;
+/// Longer names of tenants, in bytes, are counted as `other`.
+const LONGEST_LABEL: usize = 256;
 
 const OUTCOMES: usize = 7;
 const SOURCES: usize = 7;
@@ -141,7 +143,8 @@ impl Observer for Metrics {
 
 impl TenantMeters {
     fn count(&self, tenant: &str, is_allowed: bool) {
-        let seen = self.top.count(tenant, is_allowed);
+        // What is too long for a label is not worth the room either.
+        let seen = if tenant.len() > LONGEST_LABEL { 0 } else { self.top.count(tenant, is_allowed) };
         let outcome = if is_allowed { "allowed" } else { "refused" };
         let tenant = if self.has_label(tenant, seen) { tenant } else { "other" };
         counter!(TENANTS, "tenant" => tenant.to_owned(), "outcome" => outcome).increment(1);

@@ -110,22 +110,22 @@ pub(crate) trait Buckets: Send + Sync {
     fn debit<'a>(&'a self, key: &'a Key, quota: Quota, cost: Tokens) -> Answer<'a, client::Debit>;
     /// Many calls went unanswered: the connection may be one to nobody.
     fn doubt(&self);
-    /// Waits for a connection, where that is known to be missing.
-    fn ready(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+    /// Waits for a connection, where that is known to be missing: to the server that has this key, if one is named.
+    fn ready<'a>(&'a self, key: Option<&'a Key>) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
     fn using(&self, implementation: Implementation) -> Arc<dyn Buckets>;
     fn served_by(&self) -> Option<Implementation>;
 }
 
 /// A connection, and whether there is one.
 trait Wire: ConnectionLike + Clone + Send + Sync + 'static {
-    fn ready(&self) -> impl Future<Output = ()> + Send;
+    fn ready(&self, key: Option<&Key>) -> impl Future<Output = ()> + Send;
 
     fn doubt(&self);
 }
 
 impl<C: Connect> Wire for Link<C> {
-    async fn ready(&self) {
-        Link::ready(self).await;
+    async fn ready(&self, key: Option<&Key>) {
+        Link::ready(self, key.map(Key::as_bytes)).await;
     }
 
     fn doubt(&self) {
@@ -137,7 +137,7 @@ impl<C: Connect> Wire for Link<C> {
 struct Plain<C>(C);
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Wire for Plain<C> {
-    async fn ready(&self) {}
+    async fn ready(&self, _: Option<&Key>) {}
 
     fn doubt(&self) {}
 }
@@ -212,8 +212,8 @@ impl<W: Wire> Buckets for Over<W> {
         self.0.get_ref().doubt();
     }
 
-    fn ready(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(self.0.get_ref().ready())
+    fn ready<'a>(&'a self, key: Option<&'a Key>) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(self.0.get_ref().ready(key))
     }
 
     fn using(&self, implementation: Implementation) -> Arc<dyn Buckets> {

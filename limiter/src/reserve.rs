@@ -10,9 +10,9 @@ use client::{Key, Quota, Tokens};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::check::Part;
 use crate::decide::Core;
 use crate::decision::{Decision, Source};
-use crate::exact;
 use crate::fallback::Local;
 use crate::fault::{Fault, OnFault, Share};
 use crate::time::{after, jittered};
@@ -30,6 +30,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 #[must_use = "the estimate stands unless it is settled"]
 pub struct Reservation {
     core: Arc<Core>,
+    tenant: Box<str>,
+    class: Box<str>,
     key: Key,
     quota: Option<Quota>,
     estimate: Tokens,
@@ -47,13 +49,14 @@ enum Paid {
 }
 
 impl Reservation {
-    pub(crate) fn new(core: Arc<Core>, key: Key, decision: Decision, policy: OnFault) -> Self {
+    pub(crate) fn new(core: Arc<Core>, part: &Part<'_>, key: Key, decision: Decision, policy: OnFault) -> Self {
         let paid = match (decision.source, policy) {
             (Source::Redis, _) => Paid::Redis,
             (Source::FailedLocal(_), OnFault::Local(share)) => Paid::Local(share),
             _ => Paid::Nothing,
         };
-        Self { core, key, quota: decision.quota, estimate: decision.cost, paid, decision }
+        let (tenant, class) = (part.tenant.into(), part.class.into());
+        Self { core, tenant, class, key, quota: decision.quota, estimate: decision.cost, paid, decision }
     }
 
     /// The decision that it rests on.
@@ -94,6 +97,7 @@ impl Reservation {
         match self.paid {
             Paid::Nothing => Settled::NotCharged,
             Paid::Local(share) => {
+                let quota = self.quota_now().await.unwrap_or(quota);
                 let take = Local { key: &self.key, quota, cost: self.estimate };
                 match change {
                     Change::Refund(amount) => self.core.fallback.refund(&take, share, amount),
@@ -102,6 +106,7 @@ impl Reservation {
                 change.done()
             }
             Paid::Redis => {
+                let quota = self.quota_now().await.unwrap_or(quota);
                 let settled = self.in_redis(quota, change).await;
                 self.core.forget_refusal(&self.key);
                 settled
@@ -109,11 +114,17 @@ impl Reservation {
         }
     }
 
+    /// The quota may have been raised since: under the old capacity a refund would cut off what the new one has room for.
+    async fn quota_now(&self) -> Option<Quota> {
+        let quota = self.core.quotas.quota(&self.tenant, &self.class);
+        tokio::time::timeout(ATTEMPT, quota).await.ok()?.ok()
+    }
+
     async fn in_redis(&self, quota: Quota, change: Change) -> Settled {
         let until = after(Instant::now(), PATIENCE);
         let mut fault = Fault::Redis(client::Fault::Disconnected);
         loop {
-            if tokio::time::timeout_at(until, self.core.redis.ready()).await.is_err() {
+            if tokio::time::timeout_at(until, self.core.redis.ready(Some(&self.key))).await.is_err() {
                 return Settled::Abandoned(fault);
             }
             match tokio::time::timeout(ATTEMPT, self.send(quota, change)).await {
@@ -153,9 +164,9 @@ impl Change {
     fn between(estimate: Tokens, actual: Tokens) -> Option<Self> {
         match actual.cmp(&estimate) {
             std::cmp::Ordering::Equal => None,
-            std::cmp::Ordering::Less => exact::difference(estimate, actual).map(Self::Refund),
-            // Beyond what a server takes: it will say so.
-            std::cmp::Ordering::Greater => Some(Self::Debit(exact::difference(actual, estimate).unwrap_or(actual))),
+            std::cmp::Ordering::Less => estimate.checked_sub(actual).map(Self::Refund),
+            // It may be beyond what a server takes: that will say so.
+            std::cmp::Ordering::Greater => actual.checked_sub(estimate).map(Self::Debit),
         }
     }
 

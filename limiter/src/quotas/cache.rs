@@ -4,8 +4,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use quick_cache::Weighter;
 use quick_cache::sync::Cache as Bounded;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::tenants::SourceError;
@@ -17,10 +19,22 @@ const REFRESH_PATIENCE: Duration = Duration::from_millis(10);
 const LOAD_PATIENCE: Duration = Duration::from_secs(2);
 /// How long the source is left alone after a load that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// How long the names of tenants may be, in bytes, for as many to have room as were asked for.
+const USUAL_NAME: u64 = 256;
 
 pub(super) struct Cache<V> {
     window: Duration,
-    slots: Bounded<String, Arc<Slot<V>>>,
+    slots: Bounded<String, Arc<Slot<V>>, ByLength>,
+}
+
+/// A long name takes the room of several, so that the bound on tenants is one on memory too.
+#[derive(Clone)]
+struct ByLength;
+
+impl<V> Weighter<String, V> for ByLength {
+    fn weight(&self, name: &String, _: &V) -> u64 {
+        u64::try_from(name.len()).unwrap_or(u64::MAX).div_ceil(USUAL_NAME).max(1)
+    }
 }
 
 struct Slot<V> {
@@ -50,13 +64,15 @@ enum Look<V> {
 impl<V: Send + Sync + 'static> Cache<V> {
     /// Keeps what it is told about so many tenants, each for a random time between two and four thirds of `window`.
     pub(super) fn new(window: Duration, tenants: usize) -> Self {
-        Self { window, slots: Bounded::new(tenants) }
+        Self { window, slots: Bounded::with_weighter(tenants, u64::try_from(tenants).unwrap_or(u64::MAX), ByLength) }
     }
 
-    /// Has the next call for this tenant load again; the last good value stays, in case that fails.
+    /// Has the next call for this tenant load again; the last good value stays, in case that fails. A load that is under way may
+    /// have read what was there before.
     pub(super) fn expire(&self, tenant: &str) {
         if let Some(slot) = self.slots.get(tenant) {
-            slot.state.lock().unwrap_or_else(PoisonError::into_inner).due = None;
+            let mut state = slot.state.lock().unwrap_or_else(PoisonError::into_inner);
+            (state.due, state.loading) = (None, None);
         }
     }
 
@@ -146,10 +162,21 @@ impl<V: Send + Sync + 'static> Slot<V> {
     where
         F: Future<Output = Result<V, SourceError>> + Send + 'static,
     {
-        let loaded = tokio::time::timeout(LOAD_PATIENCE, load).await;
+        // A source that panics has failed, like one that says so.
+        let mut task = JoinSet::new();
+        task.spawn(load);
+        let loaded = match tokio::time::timeout(LOAD_PATIENCE, task.join_next()).await {
+            Ok(Some(Ok(loaded))) => loaded,
+            Ok(_) => Err(failure("the source panicked")),
+            Err(_) => Err(failure("no answer in time")),
+        };
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        match loaded.unwrap_or_else(|_| Err(failure("no answer in time"))) {
+        let is_expired = !state.loading.as_ref().is_some_and(|loading| loading.same_channel(&done.subscribe()));
+        match loaded {
+            // Better than nothing, until it has been read again.
+            Ok(value) if is_expired => state.good = state.good.take().or(Some(Arc::new(value))),
+            Err(_) if is_expired => {}
             Ok(value) => {
                 *state = State {
                     good: Some(Arc::new(value)),
@@ -305,6 +332,53 @@ mod tests {
         let (cache, source) = (Cache::new(WINDOW, 100), Arc::new(Source::default()));
         source.delay_ms.store(u32::MAX, Ordering::Relaxed);
         assert_eq!(get(&cache, &source).await.unwrap_err().to_string(), "no answer in time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_expires_while_it_is_loaded_is_loaded_again() {
+        let (cache, source) = (Arc::new(Cache::new(WINDOW, 100)), Arc::new(Source::default()));
+        for known in [false, true] {
+            source.delay_ms.store(100, Ordering::Relaxed);
+            let (early, before) = (source.value.load(Ordering::Relaxed), source.loads());
+            let asked = {
+                let (cache, source) = (Arc::clone(&cache), Arc::clone(&source));
+                tokio::spawn(async move { get(&cache, &source).await.unwrap() })
+            };
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            cache.expire("acme");
+            // The load that is under way answers with what it has, and that holds for nobody else.
+            assert_eq!(asked.await.unwrap(), early);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            source.value.fetch_add(1, Ordering::Relaxed);
+            source.delay_ms.store(0, Ordering::Relaxed);
+            assert_eq!(get(&cache, &source).await.unwrap(), early + 1, "known {known}");
+            assert_eq!(source.loads(), before + 2);
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_source_that_panics_is_asked_once_a_second() {
+        let (cache, loads) = (Cache::<u32>::new(WINDOW, 100), Arc::new(AtomicU32::new(0)));
+        for _ in 0..100 {
+            let loads = Arc::clone(&loads);
+            let load = || async move {
+                loads.fetch_add(1, Ordering::Relaxed);
+                panic!("a source of somebody else's")
+            };
+            assert_eq!(cache.get("acme", load).await.unwrap_err().to_string(), "the source panicked");
+        }
+        assert_eq!(loads.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn long_names_take_the_room_of_many() {
+        let (cache, source) = (Cache::new(WINDOW, 1_000), Arc::new(Source::default()));
+        for tenant in 0..1_000 {
+            let name = format!("{tenant}{}", "x".repeat(10_000));
+            cache.get(&name, || Arc::clone(&source).load()).await.unwrap();
+        }
+        assert!(cache.slots.len() <= 25, "{} names of 10,000 bytes", cache.slots.len());
     }
 
     #[tokio::test(start_paused = true)]

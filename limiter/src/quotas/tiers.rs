@@ -155,8 +155,11 @@ mod file {
     //! Tiers as written, before the names in them are looked up.
 
     use std::collections::BTreeMap;
+    use std::fmt;
+    use std::marker::PhantomData;
 
     use client::Quota;
+    use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
     use super::{TiersError, UnknownTenant};
 
@@ -164,16 +167,53 @@ mod file {
     #[serde(deny_unknown_fields)]
     pub(super) struct Tiers {
         unknown_tenant: UnknownTenant,
-        tiers: BTreeMap<String, BTreeMap<String, Quota>>,
+        tiers: Named<Named<Quota>>,
         #[serde(default)]
-        tenants: BTreeMap<String, String>,
+        tenants: Named<String>,
+    }
+
+    /// A map in which no name stands twice. JSON would let the last one win, in silence.
+    struct Named<V>(BTreeMap<String, V>);
+
+    impl<V> Default for Named<V> {
+        fn default() -> Self {
+            Self(BTreeMap::new())
+        }
+    }
+
+    impl<'de, V: Deserialize<'de>> Deserialize<'de> for Named<V> {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            struct Names<V>(PhantomData<V>);
+
+            impl<'de, V: Deserialize<'de>> Visitor<'de> for Names<V> {
+                type Value = Named<V>;
+
+                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str("a map of names")
+                }
+
+                fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Named<V>, A::Error> {
+                    let mut named = BTreeMap::new();
+                    while let Some(name) = map.next_key::<String>()? {
+                        if named.contains_key(&name) {
+                            return Err(A::Error::custom(format_args!("{name:?} stands here twice")));
+                        }
+                        named.insert(name, map.next_value()?);
+                    }
+                    Ok(Named(named))
+                }
+            }
+
+            deserializer.deserialize_map(Names(PhantomData))
+        }
     }
 
     impl TryFrom<Tiers> for super::Tiers {
         type Error = TiersError;
 
         fn try_from(file: Tiers) -> Result<Self, TiersError> {
-            let tiers = Self { tiers: file.tiers, tenants: file.tenants, unknown_tenant: file.unknown_tenant };
+            let tiers = file.tiers.0.into_iter().map(|(name, quotas)| (name, quotas.0)).collect();
+            let tiers = Self { tiers, tenants: file.tenants.0, unknown_tenant: file.unknown_tenant };
             tiers.check().map(|()| tiers)
         }
     }
@@ -222,6 +262,23 @@ tenants:
         assert_eq!(Tiers::from_toml(toml).unwrap(), expected);
         assert_eq!(Tiers::from_yaml(yaml).unwrap(), expected);
         assert_eq!(Tiers::from_json(json).unwrap(), expected);
+    }
+
+    #[test]
+    fn no_name_stands_twice() {
+        let json = |tiers: &str, tenants: &str| {
+            format!(r#"{{"unknown_tenant": "refuse", "tiers": {{{tiers}}}, "tenants": {{{tenants}}}}}"#)
+        };
+        let twice = [
+            json(r#""free": {"api": "1/second"}, "free": {"api": "9/second"}"#, ""),
+            json(r#""free": {"api": "1/second", "api": "9/second"}"#, ""),
+            json(r#""free": {}, "pro": {}"#, r#""acme": "free", "acme": "pro""#),
+        ];
+        for text in twice {
+            assert!(Tiers::from_json(&text).unwrap_err().to_string().contains("twice"), "{text}");
+        }
+        assert!(Tiers::from_yaml("unknown_tenant: refuse\ntiers: {free: {}, free: {}}").is_err());
+        assert!(Tiers::from_toml("unknown_tenant = \"refuse\"\n[tiers.free]\n[tiers.free]").is_err());
     }
 
     #[test]

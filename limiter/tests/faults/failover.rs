@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use redis_token_bucket_limiter::client::Fault as ServerFault;
 use redis_token_bucket_limiter::client::redis::sentinel::{SentinelClient, SentinelServerType};
-use redis_token_bucket_limiter::{Decision, Implementation, Limiter, OnFault, Redis, Source};
+use redis_token_bucket_limiter::{Decision, Fault, Implementation, Limiter, OnFault, Redis, Settled, Source, Tokens};
 
 use crate::cluster::Cluster;
 use crate::proxy::Proxy;
@@ -106,6 +107,25 @@ async fn a_cluster_replaces_a_master_that_stands_still() {
         (cluster, Some(stopped))
     })
     .await;
+}
+
+/// While its master is known to be gone nothing is sent, so nothing is in doubt: it waits for the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_waits_for_the_next_master() {
+    let mut cluster = Cluster::of_three_pairs();
+    let limiter = limiter(Redis::cluster(cluster.urls()).unwrap(), OnFault::Closed);
+    let is_on_first = |tenant: &String| cluster.primary_of(slot(&cluster.nodes()[1], tenant)) == 0;
+    let tenant = tenants().into_iter().find(is_on_first).unwrap();
+    let reserve = || limiter.check(&tenant, "api").cost(500).deadline(PATIENCE).reserve();
+    let (first, second) = (reserve().await.unwrap(), reserve().await.unwrap());
+    cluster.let_the_replicas_catch_up();
+    cluster.kill_primary(0);
+    let lost = Fault::Redis(ServerFault::Disconnected);
+    while in_time(limiter.check(&tenant, "other")).await.fault() != Some(lost) {}
+    let settlements = (first.settle(100), second.settle(900));
+    assert_eq!(settlements.0.await, Settled::Refunded(Tokens::new(400)));
+    assert_eq!(settlements.1.await, Settled::Charged(Tokens::new(400)));
+    assert_eq!(cluster.nodes().iter().map(|node| stored(node, &tenant)).max(), Some(1_000));
 }
 
 /// What a node has stored of a tenant, on whichever side of the replication it stands.

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use crate::proxy::Proxy;
 use crate::service::{QUOTA, Stopped, charged, charged_to, in_time, limiter, recovery, redis};
-use crate::support::{PATIENCE, Server, eventually};
+use crate::support::{PATIENCE, Server, eventually, free_port};
 
 /// A check whose reply is lost together with the connection, after the server has carried it out.
 async fn lost_reply_is_charged_once(redis: Redis, proxy: &Proxy, server: &Server) {
@@ -51,10 +51,6 @@ async fn a_lost_reply_of_a_cluster_is_charged_once() {
     proxy.serve(listener, server.port());
     let redis = Redis::cluster([format!("redis://127.0.0.1:{}", proxy.port())]).unwrap();
     lost_reply_is_charged_once(redis, &proxy, &server).await;
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,7 +7,7 @@ use redis_token_bucket_limiter::client::Fault as ServerFault;
 use redis_token_bucket_limiter::{Decision, Denied, Fault, Implementation, Limiter, OnFault, Redis, Share, Source};
 
 use crate::service::{Stopped, charged, in_time, limiter, recovery, redis, until_fault};
-use crate::support::Server;
+use crate::support::{Server, free_port};
 
 /// Few tokens: the local policy has to come to its end.
 const LOCAL: OnFault = OnFault::Local(Share::one_of(100_000));
@@ -92,7 +92,7 @@ async fn is_killed_and_comes_back_empty() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn is_not_there_at_the_first_check() {
-    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let port = free_port();
     for policy in POLICIES {
         let limiter = limiter(Redis::standalone(format!("redis://127.0.0.1:{port}")).unwrap(), policy);
         let faults = twenty_faults(policy, &limiter, "acme").await;
@@ -222,6 +222,24 @@ async fn wants_a_password() {
     }
     let told = Redis::standalone(format!("redis://:secret@127.0.0.1:{}", server.port())).unwrap();
     recovery(&crate::service::limiter(told, OnFault::Open), "acme").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn does_not_let_its_user_take() {
+    let server = Server::start();
+    server.client().ok("ACL SETUSER weak on >secret ~rl:* +hello +client");
+    let weak = |password| Redis::standalone(format!("redis://weak:{password}@127.0.0.1:{}", server.port())).unwrap();
+    let (told, mistaken) = (limiter(weak("secret"), OnFault::Open), limiter(weak("guess"), OnFault::Open));
+    for _ in 0..20 {
+        for limiter in [&told, &mistaken] {
+            let decision = in_time(limiter.check("acme", "api")).await;
+            assert_eq!(decision.source, Source::FailedOpen(Fault::Redis(ServerFault::NoPermission)));
+        }
+    }
+    server.client().ok("ACL SETUSER weak +tb.take >guess");
+    for limiter in [&told, &mistaken] {
+        recovery(limiter, "acme").await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use redis_token_bucket_limiter::{
-    Denied, Fault, OnFault, Quota, QuotaError, Quotas, Source, Tenants, Tiers, Tokens, UnknownTenant,
+    Denied, Fault, Implementation, OnFault, Quota, QuotaError, Quotas, Source, Tenants, Tiers, Tokens, UnknownTenant,
 };
 
 use crate::service::{charged_to, pass, patient, redis};
@@ -56,6 +56,22 @@ async fn what_never_fits_is_told_apart_and_asks_nobody() {
     assert!(limiter.check("acme", "once").await.is_allowed());
     let decision = limiter.check("acme", "once").await;
     assert_eq!((decision.verdict, decision.source), (Err(Denied::Spent), Source::Redis));
+}
+
+#[tokio::test]
+async fn a_name_is_any_text_and_has_a_bucket_of_its_own() {
+    let server = Server::start();
+    let long = "x".repeat(1 << 20);
+    let names = ["", "\0", "{", "}", "{}", "%", "%25", "é", "a\nb", "a\r\nb", "acme", "Acme", "acme ", &long];
+    for implementation in [Implementation::Module, Implementation::Script] {
+        let limiter = patient(redis(&server).using(implementation), Quota::once(10));
+        for name in names {
+            for check in [limiter.check(name, "api"), limiter.check("t", name), limiter.check("t", "api").of(name)] {
+                let decision = check.await;
+                assert_eq!((decision.source, decision.remaining), (Source::Redis, Some(9)), "{name:.20}");
+            }
+        }
+    }
 }
 
 #[tokio::test]

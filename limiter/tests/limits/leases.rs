@@ -44,6 +44,32 @@ async fn busy_calls_are_paid_from_leases_and_the_rest_comes_back() {
     eventually("what was not spent has come back", || (left(&server, 100_000) == 95_000).then_some(()));
 }
 
+/// A runtime ends, and with it the task that gives back; the next runtime has one of its own.
+#[test]
+fn what_was_leased_in_a_runtime_that_has_ended_comes_back_too() {
+    let server = Server::start();
+    let limiter = replica(&server, Quota::once(100_000), Leasing::up_to(1_000).held_for(Duration::from_millis(200)));
+    for spent in [2_000, 4_000] {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut admitted = 0;
+            while admitted < 2_000 {
+                // The first check finds that the connection has gone with its runtime.
+                admitted += u64::from(limiter.check("acme", "api").await.is_allowed());
+            }
+            assert!(left(&server, 100_000) < 100_000 - spent, "something is held");
+            if spent == 2_000 {
+                return;
+            }
+            let start = std::time::Instant::now();
+            while left(&server, 100_000) != 100_000 - spent {
+                assert!(start.elapsed() < PATIENCE, "{} left", left(&server, 100_000));
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+    }
+}
+
 #[tokio::test]
 async fn a_key_that_is_asked_for_now_and_then_is_not_leased() {
     let (server, _clock) = Server::frozen();

@@ -1,9 +1,12 @@
 //! Reserve and settle: the difference moves once, however the caller goes about it, and whatever Redis does meanwhile.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis_token_bucket_limiter::client::Fault as ServerFault;
-use redis_token_bucket_limiter::{Denied, Fault, Limiter, OnFault, Quota, Settled, Share, Source, Tokens};
+use redis_token_bucket_limiter::{
+    Denied, Fault, Limiter, OnFault, Quota, Settled, Share, Source, Tenants, Tiers, Tokens, UnknownTenant,
+};
 
 use crate::service::{QUOTA, Stopped, charged, limiter, pass, patient, redis};
 use crate::support::{PATIENCE, Server, eventually};
@@ -36,6 +39,22 @@ async fn what_was_used_beyond_the_bucket_is_a_debt() {
     assert_eq!(refused.verdict, Err(Denied::RetryAfter(Duration::from_millis(1_600))));
     pass(&clock, Duration::from_millis(1_600));
     assert!(limiter.check("acme", "llm").reserve().await.is_ok());
+}
+
+/// Under the quota of the reservation, a refund would cut the bucket off at the old capacity.
+#[tokio::test]
+async fn a_quota_that_was_raised_meanwhile_holds_for_the_settlement() {
+    let server = Server::start();
+    let tiers = |capacity| {
+        Tiers::new(UnknownTenant::Refuse).tier("free", [("api", Quota::once(capacity))]).tenant("acme", "free")
+    };
+    let quotas = Arc::new(Tenants::new(tiers(20)).unwrap());
+    let limiter = patient(redis(&server), Arc::clone(&quotas));
+    let reserved = reserve(&limiter, 5).await;
+    quotas.reload(tiers(100)).unwrap();
+    assert_eq!(server.client().ask("TB.REFUND rl:{acme}:api 100 0 80").ints()[1], 95);
+    assert_eq!(reserved.settle(2).await, Settled::Refunded(Tokens::new(3)));
+    assert_eq!(limiter.check("acme", "api").cost(0).await.remaining, Some(98));
 }
 
 #[tokio::test]
