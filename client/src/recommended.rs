@@ -52,7 +52,9 @@ pub fn connection_manager_config(deadline: Duration) -> redis::aio::ConnectionMa
 /// default, the two are equal, so it has no time left. Without a timeout, the default, a stopped node holds its calls
 /// for ever. Do not turn to `retries(0)`: that also stops it from following a slot to its new node.
 ///
-/// What remains: a call whose connection breaks after the server has carried it out is sent again within the deadline.
+/// What remains: a call whose connection breaks after the server has carried it out is sent again within the deadline, and
+/// the async connection does not always come back from the loss of a master. Make another one when calls have been timing
+/// out for some seconds.
 #[cfg(feature = "cluster")]
 #[must_use]
 pub fn cluster_client_builder<T: IntoConnectionInfo>(

@@ -7,41 +7,19 @@ mod cluster;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use redis::Client;
 use redis_token_bucket_client::{
     AsyncTokenBucketCommands, Fault, Implementation, Key, Quota, TokenBuckets, recommended,
 };
-use support::Server;
+use support::{Server, Stopped};
 
 /// Nothing comes back, so that every token that was taken is seen.
 const QUOTA: Quota = Quota::once(1000);
 const DEADLINE: Duration = Duration::from_millis(150);
 /// What two busy cores may add.
 const GRACE: Duration = Duration::from_millis(850);
-
-/// A server that stands still until this is dropped.
-struct Paused(String);
-
-impl Paused {
-    fn new(server: &Server) -> Paused {
-        let pid = server.client().info("process_id");
-        signal("-STOP", &pid);
-        Paused(pid)
-    }
-}
-
-impl Drop for Paused {
-    fn drop(&mut self) {
-        signal("-CONT", &self.0);
-    }
-}
-
-fn signal(signal: &str, pid: &str) {
-    assert!(Command::new("kill").args([signal, pid]).status().unwrap().success());
-}
 
 /// Several tenants' calls at once over one connection to a paused server: each is told after the deadline, and has cost
 /// one token once the server has gone through all that it was sent.
@@ -53,7 +31,7 @@ where
         let decision = connection.clone().tb_take(Key::new(tenant, "api"), QUOTA, 1).await.unwrap();
         assert_eq!(decision.remaining, 999);
     }
-    let paused: Vec<Paused> = servers.iter().map(|server| Paused::new(server)).collect();
+    let paused: Vec<Stopped> = servers.iter().map(|server| Stopped::new(server)).collect();
     let calls: Vec<_> = tenants
         .iter()
         .map(|tenant| {
@@ -131,7 +109,7 @@ async fn a_cluster_connection_with_time_to_try_again_charges_twice() {
     for tenant in tenants() {
         assert!(connection.clone().tb_take(Key::new(tenant, "api"), QUOTA, 1).await.unwrap().allowed);
     }
-    let paused: Vec<Paused> = cluster.primaries().iter().map(Paused::new).collect();
+    let paused: Vec<Stopped> = cluster.primaries().iter().map(Stopped::new).collect();
     let calls: Vec<_> = tenants()
         .into_iter()
         .map(|tenant| {
@@ -164,7 +142,7 @@ async fn a_paused_node_of_a_cluster_holds_up_its_own_tenants_only() {
     for tenant in tenants() {
         assert!(connection.tb_take(Key::new(tenant, "api"), QUOTA, 1).await.unwrap().allowed);
     }
-    let paused = Paused::new(&cluster.primaries()[0]);
+    let paused = Stopped::new(&cluster.primaries()[0]);
     for tenant in tenants() {
         match connection.tb_take(Key::new(&tenant, "api"), QUOTA, 1).await {
             Ok(decision) => assert_eq!(decision.remaining, 998),

@@ -5,6 +5,7 @@
 mod client;
 mod replica;
 mod server;
+mod stopped;
 mod wallclock;
 mod witness;
 
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 pub(crate) use client::{Client, Reply};
 pub(crate) use replica::ReplicationStream;
 pub(crate) use server::{Server, Setup, die_with_parent, free_port, module_path, server_binary};
+pub(crate) use stopped::Stopped;
 pub(crate) use wallclock::{START_US, WallClock};
 pub(crate) use witness::Witness;
 

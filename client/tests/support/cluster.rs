@@ -1,9 +1,18 @@
 //! A real cluster of a test's own: primaries that share the slots, and replicas behind them.
 #![allow(dead_code, reason = "every test file uses its own part of this module")]
 
-use std::net::TcpListener;
+use crate::support::{Reply, Server, Setup, eventually, free_port};
 
-use crate::support::{Reply, Server, Setup, eventually};
+/// A cluster of one node, which tells everybody to call it at this port.
+pub(crate) fn of_one_behind(port: u16) -> Server {
+    let node = start_node(Server::setup().config("cluster-announce-port", &port.to_string()));
+    node.client().ok("CLUSTER ADDSLOTSRANGE 0 16383");
+    eventually("the cluster is up", || {
+        let info = node.client().bytes("CLUSTER INFO");
+        String::from_utf8_lossy(&info).contains("cluster_state:ok").then_some(())
+    });
+    node
+}
 
 /// The nodes of a cluster, the primaries first; gone when dropped.
 pub(crate) struct Cluster {
@@ -125,12 +134,11 @@ fn slots_each(primaries: usize) -> usize {
 fn start_node(setup: Setup) -> Server {
     loop {
         // The default, ten thousand above the port, may lie beyond the last port.
-        let bus = TcpListener::bind(("127.0.0.1", 0)).expect("a free port").local_addr().expect("bound").port();
         let setup = setup
             .clone()
             .config("cluster-enabled", "yes")
             .config("cluster-node-timeout", "1500")
-            .config("cluster-port", &bus.to_string());
+            .config("cluster-port", &free_port().to_string());
         match setup.try_start() {
             Ok(server) => return server,
             Err(log) if log.contains("Address already in use") => {}

@@ -6,9 +6,10 @@ use redis_token_bucket_limiter::client::Fault as ServerFault;
 use redis_token_bucket_limiter::{Fault, Key, Leasing, Limiter, OnFault, Quota, Redis, Source};
 use tokio::runtime::Handle;
 
+use crate::cluster::of_one_behind;
 use crate::proxy::Proxy;
 use crate::service::{QUOTA, Stopped, charged, charged_to, in_time, limiter, recovery, redis};
-use crate::support::{PATIENCE, Server, eventually, free_port};
+use crate::support::{PATIENCE, Server, eventually};
 
 /// A check whose reply is lost together with the connection, after the server has carried it out.
 async fn lost_reply_is_charged_once(redis: Redis, proxy: &Proxy, server: &Server) {
@@ -34,20 +35,11 @@ async fn a_lost_reply_of_one_server_is_charged_once() {
     lost_reply_is_charged_once(redis, &proxy, &server).await;
 }
 
-/// With its retries on, redis-rs' cluster connection sends the call again: two tokens are gone.
+/// redis-rs' own cluster connection sends the call again: two tokens are gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_of_a_cluster_is_charged_once() {
     let (proxy, listener) = Proxy::bind().await;
-    let server = Server::setup()
-        .config("cluster-enabled", "yes")
-        .config("cluster-port", &free_port().to_string())
-        .config("cluster-announce-port", &proxy.port().to_string())
-        .start();
-    server.client().ok("CLUSTER ADDSLOTSRANGE 0 16383");
-    eventually("the cluster is up", || {
-        let info = server.client().bytes("CLUSTER INFO");
-        String::from_utf8_lossy(&info).contains("cluster_state:ok").then_some(())
-    });
+    let server = of_one_behind(proxy.port());
     proxy.serve(listener, server.port());
     let redis = Redis::cluster([format!("redis://127.0.0.1:{}", proxy.port())]).unwrap();
     lost_reply_is_charged_once(redis, &proxy, &server).await;

@@ -7,19 +7,11 @@ use std::time::Duration;
 
 use redis_token_bucket_limiter::{Leasing, Limiter, OnFault, Quota, Source};
 
-use crate::service::{Stopped, pass, redis};
+use crate::service::{Stopped, calls, pass, redis};
 use crate::support::{PATIENCE, Server, eventually};
 
 fn replica(server: &Server, quota: Quota, leasing: Leasing) -> Limiter {
     Limiter::builder(redis(server), quota, OnFault::Closed).deadline(PATIENCE).lease("api", leasing).build()
-}
-
-/// How many calls of this command the server has seen.
-fn calls(server: &Server, command: &str) -> u64 {
-    let stats = server.client().bytes("INFO commandstats");
-    let stats = String::from_utf8_lossy(&stats).to_lowercase();
-    let calls = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-    calls.and_then(|calls| calls.split(',').next()?.parse().ok()).unwrap_or_default()
 }
 
 /// Whole tokens in the bucket.

@@ -11,14 +11,6 @@ fn limiter(server: &Server, quota: Quota, settings: KnownEmpty) -> Limiter {
     Limiter::builder(service::redis(server), quota, OnFault::Closed).deadline(PATIENCE).known_empty(settings).build()
 }
 
-/// How many takes the server has seen.
-fn takes(server: &Server) -> u64 {
-    let stats = server.client().bytes("INFO commandstats");
-    let stats = String::from_utf8_lossy(&stats).to_lowercase();
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_tb.take:calls="));
-    calls.and_then(|calls| calls.split(',').next()?.parse().ok()).unwrap_or_default()
-}
-
 #[tokio::test]
 async fn a_refusal_is_not_asked_for_twice() {
     let server = Server::start();
@@ -35,7 +27,7 @@ async fn a_refusal_is_not_asked_for_twice() {
         };
         assert!(wait <= at_first && wait + PATIENCE > at_first);
     }
-    assert_eq!(takes(&server), 2);
+    assert_eq!(service::calls(&server, "tb.take"), 2);
 }
 
 #[tokio::test]

@@ -1,11 +1,11 @@
 //! What a service's tests have in common: a limiter on a server, a server that stands still, how much was charged.
 #![allow(dead_code, reason = "every test file uses its own part of this module")]
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use redis_token_bucket_limiter::{Check, Decision, Fault, Key, Limiter, OnFault, Quota, Redis, Source};
 
+pub(crate) use crate::support::Stopped;
 use crate::support::{PATIENCE, Reply, Server, WallClock};
 
 /// Nothing comes back, so every token that was taken is seen.
@@ -84,25 +84,12 @@ pub(crate) fn charged_to(server: &Server, key: &Key) -> u64 {
     }
 }
 
-/// A process that stands still until this is dropped.
-pub(crate) struct Stopped(String);
-
-impl Stopped {
-    pub(crate) fn new(server: &Server) -> Stopped {
-        let pid = server.client().info("process_id");
-        signal("-STOP", &pid);
-        Stopped(pid)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        signal("-CONT", &self.0);
-    }
-}
-
-fn signal(signal: &str, pid: &str) {
-    assert!(Command::new("kill").args([signal, pid]).status().unwrap().success());
+/// How many calls of this command the server has seen.
+pub(crate) fn calls(server: &Server, command: &str) -> u64 {
+    let stats = server.client().bytes("INFO commandstats");
+    let stats = String::from_utf8_lossy(&stats).to_lowercase();
+    let calls = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    calls.and_then(|calls| calls.split(',').next()?.parse().ok()).unwrap_or_default()
 }
 
 /// Lets time pass on a server's clock.
