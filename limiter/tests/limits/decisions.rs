@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use redis_token_bucket_limiter::client::Fault as ServerFault;
 use redis_token_bucket_limiter::{
     Denied, Fault, Implementation, OnFault, Quota, QuotaError, Quotas, Source, Tenants, Tiers, Tokens, UnknownTenant,
 };
@@ -147,6 +148,17 @@ async fn several_classes_pass_together_or_not_at_all() {
     assert!(check("eve").await.is_allowed());
     let decision = check("bob").await;
     assert_eq!(decision.refused_by.unwrap().class.as_ref(), "organisation");
+}
+
+/// The server refuses it, and so the policy decides: a check that can never be carried out is not an empty bucket.
+#[tokio::test]
+async fn a_bucket_that_is_named_twice_is_a_fault() {
+    let server = Server::start();
+    let limiter = patient(redis(&server), Quota::once(10));
+    let decision = limiter.check("acme", "api").and("acme", "api").await;
+    assert_eq!(decision.fault(), Some(Fault::Redis(ServerFault::InvalidArgument)));
+    assert!(limiter.check("acme", "api").and("acme", "api").of("ann").await.is_allowed());
+    assert_eq!(limiter.check("acme", "api").cost(0).await.remaining, Some(9), "taken from once");
 }
 
 #[tokio::test]

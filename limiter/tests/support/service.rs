@@ -1,5 +1,5 @@
 //! What a service's tests have in common: a limiter on a server, a server that stands still, how much was charged.
-#![allow(dead_code, reason = "every test file uses its own part of this module")]
+#![allow(dead_code, unused_imports, reason = "every test file uses its own part of this module")]
 
 use std::time::{Duration, Instant};
 
