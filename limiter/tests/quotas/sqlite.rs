@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use redis_token_bucket_limiter::{Overrides, Quota, SqliteOverrides, Tenants, Tiers, UnknownTenant, sqlx};
+use redis_token_bucket_limiter::{
+    Overrides, Quota, QuotaError, Quotas, SqliteOverrides, Tenants, Tiers, UnknownTenant, sqlx,
+};
 
 use crate::service::{patient, redis};
 use crate::support::{PATIENCE, Server};
@@ -66,5 +68,39 @@ async fn processes_may_migrate_at_once() {
     let migrations = databases.map(|database| tokio::spawn(async move { database.migrate().await }));
     for migration in migrations {
         migration.await.unwrap().unwrap();
+    }
+}
+
+/// Another process holds the whole file, as a backup may.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_good_quota_outlives_a_file_that_is_locked() {
+    let file = File::new("locked");
+    let (database, other) = (file.open().await, file.open().await);
+    database.migrate().await.unwrap();
+    database.set_quota("acme", "api", Quota::per_second(77)).await.unwrap();
+    let quotas = Tenants::with_overrides(Tiers::new(UnknownTenant::Refuse), database).unwrap();
+    let quotas = quotas.window(Duration::from_millis(150));
+    let api = async |tenant: &str| quotas.quota(tenant, "api").await;
+    assert_eq!(api("acme").await.unwrap(), Quota::per_second(77));
+
+    let pool = sqlx::SqlitePool::connect(&format!("sqlite://{}", file.0.display())).await.unwrap();
+    let lock = pool.begin_with("BEGIN EXCLUSIVE").await.unwrap();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(1) {
+        assert_eq!(api("acme").await.unwrap(), Quota::per_second(77));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(matches!(api("stranger").await, Err(QuotaError::Unavailable(_))), "what was never known cannot be served");
+    drop(lock);
+
+    other.set_quota("acme", "api", Quota::per_second(78)).await.unwrap();
+    while api("acme").await.unwrap() != Quota::per_second(78) {
+        assert!(start.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // A source that failed is left alone for a second.
+    while !matches!(api("stranger").await, Err(QuotaError::UnknownTenant)) {
+        assert!(start.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
