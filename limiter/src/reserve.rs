@@ -73,8 +73,8 @@ impl Reservation {
     /// Puts the cost right: less than the estimate is refunded, more is charged, and may leave the bucket in debt.
     ///
     /// It happens in a task of its own, in the tokio runtime that it is called in, once, whether the answer is waited for or
-    /// dropped; by the quota that holds by then. What went out and was not answered
-    /// is not sent again. A Redis that is away or refuses is waited for, half a minute at most; then the estimate stands.
+    /// dropped; by the quota that holds by then. What went out and was not answered is not sent again. A Redis that is away or
+    /// refuses is waited for, half a minute at most; then the estimate stands.
     pub fn settle(self, actual: impl Into<Tokens>) -> Settlement {
         let actual = actual.into();
         let core = Arc::clone(&self.core);
