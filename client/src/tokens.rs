@@ -81,6 +81,10 @@ impl TryFrom<Tokens> for Amount {
     type Error = NumberError;
 
     fn try_from(tokens: Tokens) -> Result<Self, NumberError> {
+        // Nearly every number is a whole one, and text is a detour for that.
+        if tokens.billionths == 0 {
+            return Amount::from_tokens(tokens.whole);
+        }
         Amount::parse(tokens.to_string().as_bytes())
     }
 }

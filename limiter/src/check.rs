@@ -115,8 +115,11 @@ impl<'a> Check<'a> {
 
     /// Takes from a second bucket as well, or from neither.
     pub fn and(self, tenant: &'a str, class: &'a str) -> CheckAll<'a> {
-        let parts = vec![self.part, Part::new(tenant, class)];
-        CheckAll { limiter: self.limiter, parts, tag: None, options: self.options }
+        self.all().and(tenant, class)
+    }
+
+    pub(crate) fn all(self) -> CheckAll<'a> {
+        CheckAll { limiter: self.limiter, parts: vec![self.part], tag: None, options: self.options }
     }
 
     /// The key of the bucket.
@@ -139,6 +142,12 @@ impl<'a> Check<'a> {
         Ok(Reservation::new(Arc::clone(&self.limiter.core), &self.part, self.key(), decision, terms.policy))
     }
 
+    /// What awaiting it does, for those who have a future to put it in.
+    pub(crate) async fn decided(self) -> Decision {
+        let start = Instant::now();
+        self.decide(start, &self.options.terms(self.limiter, start)).await
+    }
+
     async fn decide(&self, start: Instant, terms: &Terms) -> Decision {
         let core = &self.limiter.core;
         let decision = core.one(&self.part, self.key(), terms).await;
@@ -152,10 +161,7 @@ impl<'a> IntoFuture for Check<'a> {
     type IntoFuture = Pin<Box<dyn Future<Output = Decision> + Send + 'a>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let start = Instant::now();
-            self.decide(start, &self.options.terms(self.limiter, start)).await
-        })
+        Box::pin(self.decided())
     }
 }
 
@@ -231,6 +237,19 @@ impl<'a> CheckAll<'a> {
     pub fn keys(&self) -> Vec<Key> {
         self.parts.iter().map(|part| part.key(self.tag)).collect()
     }
+
+    /// What awaiting it does, for those who have a future to put it in.
+    pub(crate) async fn decided(self) -> Decision {
+        let start = Instant::now();
+        let terms = self.options.terms(self.limiter, start);
+        let parts = self.parts.iter().copied().zip(self.keys()).collect();
+        let decision = self.limiter.core.all(parts, &terms).await;
+        let at = decision.refused_by.as_ref().map_or(0, |refused| refused.index);
+        if let Some(part) = self.parts.get(at) {
+            tell(self.limiter, part, &decision, &terms, start);
+        }
+        decision
+    }
 }
 
 impl<'a> IntoFuture for CheckAll<'a> {
@@ -238,17 +257,7 @@ impl<'a> IntoFuture for CheckAll<'a> {
     type IntoFuture = Pin<Box<dyn Future<Output = Decision> + Send + 'a>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let start = Instant::now();
-            let terms = self.options.terms(self.limiter, start);
-            let parts = self.parts.iter().copied().zip(self.keys()).collect();
-            let decision = self.limiter.core.all(parts, &terms).await;
-            let at = decision.refused_by.as_ref().map_or(0, |refused| refused.index);
-            if let Some(part) = self.parts.get(at) {
-                tell(self.limiter, part, &decision, &terms, start);
-            }
-            decision
-        })
+        Box::pin(self.decided())
     }
 }
 

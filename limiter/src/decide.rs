@@ -52,13 +52,13 @@ impl Core {
         let quota = match self.quota(part, terms).await {
             Ok(quota) => quota,
             Err(NoQuota::Denied(denied)) => {
-                return Decision::by_quotas(denied, None, part.cost).refused_as(0, part.class);
+                return Decision::by_quotas(denied, None, part.cost).of(0, part.class);
             }
             Err(NoQuota::Fault(fault)) => return self.unheard(fault, terms.policy, None, part.cost),
         };
         let asked = Asked { key, quota, cost: part.cost };
         if let Some(decision) = self.known(&asked) {
-            return decision.refused_as(0, part.class);
+            return decision.of(0, part.class);
         }
         let purse = if terms.is_exact { None } else { self.leases.purse(part.class, &asked.key, quota) };
         let decision = match (purse, exact::whole(part.cost)) {
@@ -66,7 +66,7 @@ impl Core {
             _ => self.taken(&asked, terms).await,
         };
         match decision {
-            Ok(decision) => decision.refused_as(0, part.class),
+            Ok(decision) => decision.of(0, part.class),
             Err(fault) => self.by_policy(fault, terms.policy, &[asked], &[part]),
         }
     }
@@ -78,7 +78,7 @@ impl Core {
             let quota = match self.quota(part, terms).await {
                 Ok(quota) => quota,
                 Err(NoQuota::Denied(denied)) => {
-                    return Decision::by_quotas(denied, None, part.cost).refused_as(at, part.class);
+                    return Decision::by_quotas(denied, None, part.cost).of(at, part.class);
                 }
                 Err(NoQuota::Fault(fault)) => return self.unheard(fault, terms.policy, None, part.cost),
             };
@@ -86,7 +86,7 @@ impl Core {
         }
         for (at, (asked, (part, _))) in asked.iter().zip(&parts).enumerate() {
             if let Some(decision) = self.known(asked) {
-                return decision.refused_as(at, part.class);
+                return decision.of(at, part.class);
             }
         }
         let parts: Vec<&Part<'_>> = parts.iter().map(|(part, _)| part).collect();
@@ -144,7 +144,7 @@ impl Core {
             return Err(Fault::Redis(client::Fault::Unreadable));
         };
         let class = parts.get(at).map(|part| part.class).unwrap_or_default();
-        Ok(asked.answered(each.remaining, each.retry, Source::Redis).refused_as(at, class))
+        Ok(asked.answered(each.remaining, each.retry, Source::Redis).of(at, class))
     }
 
     async fn leased(
@@ -250,7 +250,7 @@ impl Core {
             return self.unheard(fault, OnFault::Closed, quota, cost);
         };
         let class = parts.get(at).map(|part| part.class).unwrap_or_default();
-        asked.answered(answer.remaining, retry(answer.retry), Source::FailedLocal(fault)).refused_as(at, class)
+        asked.answered(answer.remaining, retry(answer.retry), Source::FailedLocal(fault)).of(at, class)
     }
 
     /// Without a quota there is no share of it: a local policy turns away.

@@ -23,6 +23,8 @@ pub struct Decision {
     pub quota: Option<Quota>,
     /// The cost, of the same class as the quota.
     pub cost: Tokens,
+    /// Which class of the check that is: 0 for the one that it began with, 1 for the first that was added, and so on.
+    pub index: usize,
     /// The class that refused.
     pub refused_by: Option<RefusedBy>,
 }
@@ -58,7 +60,7 @@ impl Decision {
         quota: Option<Quota>,
         cost: Tokens,
     ) -> Self {
-        Self { verdict, source, remaining, quota, cost, refused_by: None }
+        Self { verdict, source, remaining, quota, cost, index: 0, refused_by: None }
     }
 
     /// Decided by the quotas alone, without asking for tokens.
@@ -66,9 +68,10 @@ impl Decision {
         Self::new(Err(denied), Source::Quotas, None, quota, cost)
     }
 
-    pub(crate) fn refused_as(self, index: usize, class: &str) -> Self {
+    /// Of this class of the check, which is the one that refused if any did.
+    pub(crate) fn of(self, index: usize, class: &str) -> Self {
         let refused_by = self.verdict.is_err().then(|| RefusedBy { index, class: class.into() });
-        Self { refused_by, ..self }
+        Self { index, refused_by, ..self }
     }
 }
 

@@ -34,6 +34,14 @@ pub(crate) fn time_for(tokens: Tokens, quota: Quota) -> Option<Duration> {
     Some(Duration::from_nanos(u64::try_from(nanos).ok()?))
 }
 
+/// How many whole tokens come back in `time`, rounded down.
+#[cfg(feature = "tower")]
+pub(crate) fn rounded_in(rate: client::Rate, time: Duration) -> u64 {
+    let tokens = units(rate.tokens()).and_then(|units| units.checked_mul(time.as_nanos()));
+    let tokens = tokens.and_then(|units| units.checked_div(rate.every().as_nanos())?.checked_div(UNITS));
+    tokens.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or(u64::MAX)
+}
+
 /// The part of a quota that one process may grant by itself.
 pub(crate) fn part_of(quota: Quota, share: Share) -> Option<bucket::Quota> {
     let (part, of) = (u128::from(share.parts().0), u128::from(share.parts().1));

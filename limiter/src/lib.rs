@@ -16,6 +16,8 @@ mod limiter;
 mod link;
 #[cfg(feature = "metrics")]
 mod metrics;
+#[cfg(feature = "tower")]
+pub mod middleware;
 mod observe;
 mod quotas;
 mod redis;

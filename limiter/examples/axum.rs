@@ -1,0 +1,111 @@
+//! An HTTP service with limits: the layer in its place among others, a cost by path, and one that the handler knows.
+//!
+//! Next to `make run`: `cargo run -p redis-token-bucket-limiter --example axum [127.0.0.1:3000]`.
+//! `REDIS_URL` names another server than `redis://127.0.0.1:6379`.
+
+use std::error::Error;
+use std::time::Duration;
+
+use axum::extract::{Extension, Request, State};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use redis_token_bucket_limiter::middleware::{Charge, Classified, FIELD_NAMES, Http, RateLimitLayer};
+use redis_token_bucket_limiter::{Decision, KnownEmpty, Limiter, OnFault, Quota, Redis, Tenants, Tiers, UnknownTenant};
+use tower::ServiceBuilder;
+use tower_http::cors::{Any, CorsLayer};
+use tower_http::timeout::TimeoutLayer;
+use tower_http::trace::TraceLayer;
+
+/// Who sends a request, as its credentials say.
+#[derive(Clone)]
+struct Tenant(&'static str);
+
+/// The service's own authentication, of which the limits only see what it leaves in the request's extensions.
+async fn authenticate(mut request: Request, next: Next) -> Response {
+    let credentials = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
+    let tenant = match credentials {
+        Some(b"Bearer key-of-acme") => Some("acme"),
+        Some(b"Bearer key-of-bigco") => Some("bigco"),
+        _ => None,
+    };
+    if let Some(tenant) = tenant {
+        request.extensions_mut().insert(Tenant(tenant));
+    }
+    next.run(request).await
+}
+
+/// What a request is charged to.
+fn classify(request: &Parts) -> Classified {
+    if request.uri.path() == "/health" {
+        return Classified::NotLimited;
+    }
+    let Some(Tenant(tenant)) = request.extensions.get() else { return Classified::Unauthenticated };
+    let charge = Charge::to(tenant, "api");
+    if request.uri.path() == "/search" { charge.cost(5).into() } else { charge.into() }
+}
+
+async fn hello(Extension(Tenant(tenant)): Extension<Tenant>, Extension(decision): Extension<Decision>) -> String {
+    format!("hello {tenant}, {} tokens left\n", decision.remaining.unwrap_or_default())
+}
+
+/// The cost is in the body, which the layer does not wait for: it has taken a token for the request, this takes one for
+/// each row.
+async fn import(
+    State(limiter): State<Limiter>,
+    Extension(Tenant(tenant)): Extension<Tenant>,
+    Json(rows): Json<Vec<String>>,
+) -> Response {
+    let decision = limiter.check(tenant, "rows").cost(rows.len() as u64).await;
+    let http = Http::default();
+    if let Some(refusal) = http.refusal(&decision) {
+        return refusal.into_response();
+    }
+    (http.fields("rows", &decision), format!("imported {} rows\n", rows.len())).into_response()
+}
+
+fn app(limiter: Limiter) -> Router {
+    let cors = CorsLayer::new().allow_origin(Any).allow_headers([header::AUTHORIZATION]).expose_headers(FIELD_NAMES);
+    // From the outermost to the innermost; docs/middleware.md says why in this order.
+    let layers = ServiceBuilder::new()
+        .layer(TraceLayer::new_for_http())
+        .layer(cors)
+        .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, Duration::from_secs(10)))
+        .layer(from_fn(authenticate))
+        .layer(RateLimitLayer::new(limiter.clone(), classify));
+    Router::new()
+        .route("/", get(hello))
+        .route("/search", get(hello))
+        .route("/import", post(import))
+        .route("/health", get(async || "well\n"))
+        .layer(layers)
+        .with_state(limiter)
+}
+
+fn limiter() -> Result<Limiter, Box<dyn Error>> {
+    let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
+    let tiers = Tiers::new(UnknownTenant::Refuse)
+        .tier("free", [("api", Quota::per_minute(60).burst(10)), ("rows", Quota::per_hour(100))])
+        .tier("pro", [("api", Quota::per_second(100)), ("rows", Quota::per_hour(100_000))])
+        .tenant("acme", "free")
+        .tenant("bigco", "pro");
+    let limiter = Limiter::builder(Redis::standalone(url)?, Tenants::new(tiers)?, OnFault::Open);
+    Ok(limiter.known_empty(KnownEmpty::default()).build())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    let at = listener.local_addr()?;
+    println!("listening on {at}; try, and more than ten times:");
+    println!("  curl -i -H 'Authorization: Bearer key-of-acme' http://{at}/");
+    println!("  curl -i -H 'Authorization: Bearer key-of-acme' http://{at}/search");
+    println!("  curl -i -H 'Authorization: Bearer key-of-acme' --json '[\"a\",\"b\",\"c\"]' http://{at}/import");
+    println!("  curl -i http://{at}/  # nobody");
+    axum::serve(listener, app(limiter()?)).await?;
+    Ok(())
+}
