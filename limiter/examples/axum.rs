@@ -22,18 +22,15 @@ use tower_http::trace::TraceLayer;
 
 /// Who sends a request, as its credentials say.
 #[derive(Clone)]
-struct Tenant(&'static str);
+struct Tenant(String);
 
-/// The service's own authentication, of which the limits only see what it leaves in the request's extensions.
+/// The service's own authentication, of which the limits see only what it leaves in the request's extensions. Here a tenant's
+/// key is `key-of-` and its name, which is not how it should be done.
 async fn authenticate(mut request: Request, next: Next) -> Response {
-    let credentials = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
-    let tenant = match credentials {
-        Some(b"Bearer key-of-acme") => Some("acme"),
-        Some(b"Bearer key-of-bigco") => Some("bigco"),
-        _ => None,
-    };
-    if let Some(tenant) = tenant {
-        request.extensions_mut().insert(Tenant(tenant));
+    let credentials = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    if let Some(tenant) = credentials.and_then(|credentials| credentials.strip_prefix("Bearer key-of-")) {
+        let tenant = Tenant(tenant.to_owned());
+        request.extensions_mut().insert(tenant);
     }
     next.run(request).await
 }
@@ -59,10 +56,10 @@ async fn import(
     Extension(Tenant(tenant)): Extension<Tenant>,
     Json(rows): Json<Vec<String>>,
 ) -> Response {
-    let decision = limiter.check(tenant, "rows").cost(rows.len() as u64).await;
+    let decision = limiter.check(&tenant, "rows").cost(rows.len() as u64).await;
     let http = Http::default();
-    if let Some(refusal) = http.refusal(&decision) {
-        return refusal.into_response();
+    if !decision.is_allowed() {
+        return http.refusal(&decision).into_response();
     }
     (http.fields("rows", &decision), format!("imported {} rows\n", rows.len())).into_response()
 }

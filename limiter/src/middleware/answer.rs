@@ -37,8 +37,8 @@ const AGAIN: u64 = 1;
 /// async fn import(limiter: &Limiter, tenant: &str, rows: Vec<String>) -> Response {
 ///     let decision = limiter.check(tenant, "import").cost(rows.len() as u64).await;
 ///     let http = Http::default();
-///     if let Some(refusal) = http.refusal(&decision) {
-///         return refusal.into_response();
+///     if !decision.is_allowed() {
+///         return http.refusal(&decision).into_response();
 ///     }
 ///     (http.fields("import", &decision), "imported\n").into_response()
 /// }
@@ -71,10 +71,10 @@ impl Http {
         self
     }
 
-    /// The response to a request that was refused; `None` for one that may go on.
+    /// The response to a request that was refused. About one that may go on there is nothing to say but an empty 200.
     #[must_use]
-    pub fn refusal(&self, decision: &Decision) -> Option<Response<String>> {
-        decision.verdict.err().map(|why| self.denied(why, decision))
+    pub fn refusal(&self, decision: &Decision) -> Response<String> {
+        decision.verdict.err().map(|why| self.denied(why, decision)).unwrap_or_default()
     }
 
     /// The fields of a decision about this class of calls.

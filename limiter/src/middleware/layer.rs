@@ -141,9 +141,3 @@ where
         }
     }
 }
-
-/// A limited service is the service that it limits, under the same name.
-#[cfg(feature = "tonic")]
-impl<S: tonic::server::NamedService, C, R> tonic::server::NamedService for RateLimit<S, C, R> {
-    const NAME: &'static str = S::NAME;
-}
