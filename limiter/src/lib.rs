@@ -54,3 +54,8 @@ pub use redis::Redis;
 pub use reserve::{Reservation, Settled, Settlement};
 #[cfg(feature = "metrics")]
 pub use top::TenantCount;
+
+/// The page of the manual, whose examples are compiled.
+#[cfg(all(doctest, feature = "tonic"))]
+#[doc = include_str!("../../docs/middleware.md")]
+struct Page;

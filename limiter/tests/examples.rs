@@ -4,10 +4,17 @@
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
-use support::Server;
+use reqwest::blocking::{Client, Response};
+use support::{Server, die_with_parent};
+use tonic::Code;
+use tonic::transport::Endpoint;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_types::StatusExt;
 
 /// Cargo builds the examples next to the tests.
 fn example(name: &str) -> PathBuf {
@@ -45,4 +52,107 @@ fn replicas_admit_many_times_the_quota_unless_they_share_the_bucket() {
         );
         assert!(alone >= granted * times * 0.7, "{replicas} replicas on their own: {alone}");
     }
+}
+
+/// An example that serves until this is dropped.
+struct Service {
+    child: Child,
+    url: String,
+}
+
+impl Service {
+    fn start(name: &str, server: &Server) -> Service {
+        let mut command = Command::new(example(name));
+        command.arg("127.0.0.1:0").env("REDIS_URL", format!("redis://127.0.0.1:{}", server.port()));
+        die_with_parent(command.stdout(Stdio::piped()));
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.strip_prefix("listening on ").and_then(|rest| rest.split(';').next());
+        let url = format!("http://{}", address.unwrap_or_else(|| panic!("{name} says {line:?}")));
+        Service { child, url }
+    }
+
+    /// A request with the key of the tenant of the examples.
+    fn request(&self, method: reqwest::Method, path: &str) -> reqwest::blocking::RequestBuilder {
+        Client::new().request(method, format!("{}{path}", self.url)).bearer_auth("key-of-acme")
+    }
+
+    fn get(&self, path: &str) -> Response {
+        self.request(reqwest::Method::GET, path).send().unwrap()
+    }
+
+    fn post(&self, path: &str, body: &serde_json::Value) -> Response {
+        self.request(reqwest::Method::POST, path).json(body).send().unwrap()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn axum_limits_by_path_and_in_the_handler() {
+    let server = Server::start();
+    let service = Service::start("axum", &server);
+    assert_eq!(service.get("/").text().unwrap(), "hello acme, 9 tokens left\n");
+    assert_eq!(service.get("/search").text().unwrap(), "hello acme, 4 tokens left\n");
+    let refused = service.get("/search");
+    assert_eq!(refused.status(), 429);
+    let wait: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=5).contains(&wait));
+
+    let imported = service.post("/import", &serde_json::json!(["a", "b", "c"]));
+    assert_eq!(imported.headers()["x-ratelimit-remaining"], "97");
+    assert_eq!(imported.text().unwrap(), "imported 3 rows\n");
+    let never = service.post("/import", &serde_json::json!(vec!["a"; 101]));
+    assert_eq!((never.status().as_u16(), never.headers().get("retry-after")), (429, None));
+
+    assert_eq!(reqwest::blocking::get(format!("{}/", service.url)).unwrap().status(), 401);
+    assert_eq!(reqwest::blocking::get(format!("{}/health", service.url)).unwrap().status(), 200);
+}
+
+#[test]
+fn axum_llm_charges_what_was_used() {
+    let server = Server::start();
+    let service = Service::start("axum_llm", &server);
+    let ask = |max_tokens: u64| {
+        service.post("/complete", &serde_json::json!({ "prompt": "say this again", "max_tokens": max_tokens }))
+    };
+    let answer = ask(400);
+    assert_eq!(answer.status(), 200);
+    assert!(answer.text().unwrap().contains("6 tokens used of 403 reserved"));
+    let left = || {
+        let state = server.client().call(&[b"TB.STATE".as_slice(), b"rl:{acme}:llm-tokens"]);
+        state.field("tokens").text().parse::<u64>().unwrap()
+    };
+    // An hour brings a thousand: one may come back meanwhile.
+    support::eventually("the reservation is settled", || (994..=996).contains(&left()).then_some(()));
+    let refused = ask(995);
+    assert_eq!(refused.status(), 429);
+    assert!((994..=996).contains(&left()), "what was refused was not charged");
+}
+
+#[tokio::test]
+async fn tonic_limits_calls() {
+    let server = Server::start();
+    let service = Service::start("tonic", &server);
+    let channel = Endpoint::from_shared(service.url.clone()).unwrap().connect().await.unwrap();
+    let call = async |key: &str| {
+        let mut request = tonic::Request::new(HealthCheckRequest::default());
+        request.metadata_mut().insert("authorization", format!("Bearer {key}").parse().unwrap());
+        HealthClient::new(channel.clone()).check(request).await
+    };
+    for _ in 0..3 {
+        call("key-of-acme").await.unwrap();
+    }
+    let refused = call("key-of-acme").await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    let wait = refused.get_error_details().retry_info().unwrap().retry_delay.unwrap();
+    assert!(wait.as_millis() > 0 && wait.as_secs() < 10);
+    assert_eq!(call("nonsense").await.unwrap_err().code(), Code::Unauthenticated);
+    assert_eq!(call("key-of-stranger").await.unwrap_err().code(), Code::PermissionDenied);
 }

@@ -161,7 +161,7 @@ fn python() -> &'static str {
 #[tokio::test(flavor = "multi_thread")]
 async fn grpcio_of_python_reads_the_same() {
     let mut server = Server::start();
-    let url = serve(service::limiter_of(redis(&server), Quota::per_hour(2), OnFault::Closed)).await;
+    let url = serve(patient(redis(&server), Quota::per_hour(2))).await;
     let script: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/middleware/calls.py");
     let calls = |tenant: &str, count: &str| {
         let target = url.trim_start_matches("http://");

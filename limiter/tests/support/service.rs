@@ -25,11 +25,7 @@ pub(crate) fn redis(server: &Server) -> Redis {
 
 /// A limiter whose breaker tries again soon.
 pub(crate) fn limiter(redis: Redis, policy: OnFault) -> Limiter {
-    limiter_of(redis, QUOTA, policy)
-}
-
-pub(crate) fn limiter_of(redis: Redis, quota: Quota, policy: OnFault) -> Limiter {
-    Limiter::builder(redis, quota, policy).deadline(DEADLINE).breaker(5, Duration::from_millis(100)).build()
+    Limiter::builder(redis, QUOTA, policy).deadline(DEADLINE).breaker(5, Duration::from_millis(100)).build()
 }
 
 /// A limiter that no busy machine makes fail.
