@@ -96,14 +96,13 @@ impl Drop for Service {
 
 #[test]
 fn axum_limits_by_path_and_in_the_handler() {
-    let server = Server::start();
+    let (server, _clock) = Server::frozen();
     let service = Service::start("axum", &server);
     assert_eq!(service.get("/").text().unwrap(), "hello acme, 9 tokens left\n");
     assert_eq!(service.get("/search").text().unwrap(), "hello acme, 4 tokens left\n");
     let refused = service.get("/search");
     assert_eq!(refused.status(), 429);
-    let wait: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
-    assert!((1..=5).contains(&wait));
+    assert_eq!(refused.headers()["retry-after"], "1");
 
     let imported = service.post("/import", &serde_json::json!(["a", "b", "c"]));
     assert_eq!(imported.headers()["x-ratelimit-remaining"], "97");
@@ -117,7 +116,7 @@ fn axum_limits_by_path_and_in_the_handler() {
 
 #[test]
 fn axum_llm_charges_what_was_used() {
-    let server = Server::start();
+    let (server, _clock) = Server::frozen();
     let service = Service::start("axum_llm", &server);
     let ask = |max_tokens: u64| {
         service.post("/complete", &serde_json::json!({ "prompt": "say this again", "max_tokens": max_tokens }))
@@ -127,18 +126,16 @@ fn axum_llm_charges_what_was_used() {
     assert!(answer.text().unwrap().contains("6 tokens used of 403 reserved"));
     let left = || {
         let state = server.client().call(&[b"TB.STATE".as_slice(), b"rl:{acme}:llm-tokens"]);
-        state.field("tokens").text().parse::<u64>().unwrap()
+        state.field("tokens").text().to_owned()
     };
-    // An hour brings a thousand: one may come back meanwhile.
-    support::eventually("the reservation is settled", || (994..=996).contains(&left()).then_some(()));
-    let refused = ask(995);
-    assert_eq!(refused.status(), 429);
-    assert!((994..=996).contains(&left()), "what was refused was not charged");
+    support::eventually("the reservation is settled", || (left() == "994").then_some(()));
+    assert_eq!(ask(995).status(), 429);
+    assert_eq!(left(), "994", "what was refused was not charged");
 }
 
 #[tokio::test]
 async fn tonic_limits_calls() {
-    let server = Server::start();
+    let (server, _clock) = Server::frozen();
     let service = Service::start("tonic", &server);
     let channel = Endpoint::from_shared(service.url.clone()).unwrap().connect().await.unwrap();
     let call = async |key: &str| {
@@ -152,7 +149,7 @@ async fn tonic_limits_calls() {
     let refused = call("key-of-acme").await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
     let wait = refused.get_error_details().retry_info().unwrap().retry_delay.unwrap();
-    assert!(wait.as_millis() > 0 && wait.as_secs() < 10);
+    assert_eq!(wait.as_secs(), 10);
     assert_eq!(call("nonsense").await.unwrap_err().code(), Code::Unauthenticated);
     assert_eq!(call("key-of-stranger").await.unwrap_err().code(), Code::PermissionDenied);
 }

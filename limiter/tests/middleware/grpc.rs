@@ -10,8 +10,8 @@ use redis_token_bucket_limiter::{Limiter, OnFault, Quota, Tenants, Tiers, Unknow
 use tokio::net::TcpListener;
 use tonic::metadata::MetadataValue;
 use tonic::service::{InterceptorLayer, LayerExt};
-use tonic::transport::{Endpoint, Server as Tonic};
 use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Endpoint, Server as Tonic};
 use tonic::{Code, Request, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;

@@ -179,7 +179,7 @@ async fn without_redis_the_policy_is_seen() {
 
 #[tokio::test]
 async fn of_several_buckets_the_one_that_refused_is_told() {
-    let server = Server::start();
+    let (server, _clock) = Server::frozen();
     let quotas = Tiers::new(UnknownTenant::Refuse)
         .tier("free", [("wide", Quota::per_hour(10)), ("narrow", Quota::per_minute(2))])
         .tenant("acme", "free");
@@ -230,7 +230,7 @@ async fn fields_can_be_left_out() {
 
 #[tokio::test]
 async fn what_the_service_says_of_its_own_limits_stands() {
-    let server = Server::start();
+    let (server, _clock) = Server::frozen();
     let limiter = patient(redis(&server), Quota::per_hour(2));
     let rows = {
         let limiter = limiter.clone();
