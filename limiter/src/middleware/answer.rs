@@ -127,11 +127,11 @@ fn denial(why: Denied, name: &str) -> Problem<'_> {
             kind: Some(QUOTA_EXCEEDED),
             detail: Some(why.to_string()),
             violated: Some(name),
-            ..plain(StatusCode::TOO_MANY_REQUESTS, "The quota is exceeded")
+            ..plain(StatusCode::TOO_MANY_REQUESTS, "Quota Exceeded")
         },
         Denied::Unavailable(_) => Problem {
             kind: Some(REDUCED_CAPACITY),
-            ..plain(StatusCode::SERVICE_UNAVAILABLE, "Limits cannot be checked at present")
+            ..plain(StatusCode::SERVICE_UNAVAILABLE, "Temporary Reduced Capacity")
         },
         Denied::UnknownTenant => plain(StatusCode::FORBIDDEN, "No quota for this tenant"),
         Denied::UnknownClass => plain(StatusCode::INTERNAL_SERVER_ERROR, "No quota for this class of calls"),

@@ -30,7 +30,7 @@ const LONGEST: u64 = 2_147_483_647;
 pub enum Field {
     /// `Retry-After`: whole seconds, rounded up, at least one, and no more than 2147483647, which is 68 years.
     RetryAfter,
-    /// `RateLimit`: what is left, and in how many seconds there is more.
+    /// `RateLimit`: what is left, and for how many seconds that is all.
     RateLimit,
     /// `RateLimit-Policy`: the quota.
     RateLimitPolicy,

@@ -75,14 +75,16 @@ where
             let next = match this.state.as_mut().project() {
                 StateProjection::Checking { check, next } => {
                     let checked = ready!(check.as_mut().poll(context));
-                    after_check(checked, next.take(), this.respond)
+                    let Some((service, request)) = next.take() else { return Poll::Pending };
+                    after_check(checked, service, request, this.respond)
                 }
                 StateProjection::Calling { response, checked } => {
                     let response = ready!(response.poll(context))?;
                     return Poll::Ready(Ok(told(response, checked.take(), this.respond)));
                 }
                 StateProjection::Refused { response } => {
-                    let response = response.take().unwrap_or_default();
+                    // Asked again after its end, it has nothing more to say.
+                    let Some(response) = response.take() else { return Poll::Pending };
                     return Poll::Ready(Ok(response.map(ResponseBody::refusal)));
                 }
             };
@@ -92,23 +94,24 @@ where
 }
 
 /// The request goes on, or does not.
-fn after_check<S, B, R>(checked: Checked, next: Option<(S, Request<B>)>, respond: &R) -> State<S, B, S::Future>
+fn after_check<S, B, R>(
+    checked: Checked,
+    mut service: S,
+    mut request: Request<B>,
+    respond: &R,
+) -> State<S, B, S::Future>
 where
     S: Service<Request<B>>,
     R: Respond,
 {
-    match (checked.decision.verdict, next) {
-        (Ok(()), Some((mut service, mut request))) => {
-            request.extensions_mut().insert(checked.decision.clone());
-            State::Calling { response: service.call(request), checked: Some(checked) }
-        }
-        (Err(why), _) => {
-            let mut response = respond.refuse(&Refusal::Denied { why, decision: &checked.decision });
-            response.extensions_mut().insert(checked.decision);
-            State::Refused { response: Some(response) }
-        }
-        (Ok(()), None) => State::Refused { response: None },
+    let Checked { decision, .. } = &checked;
+    if let Err(why) = decision.verdict {
+        let mut response = respond.refuse(&Refusal::Denied { why, decision });
+        response.extensions_mut().insert(checked.decision);
+        return State::Refused { response: Some(response) };
     }
+    request.extensions_mut().insert(decision.clone());
+    State::Calling { response: service.call(request), checked: Some(checked) }
 }
 
 /// The response, with what is to be told of the decision.
