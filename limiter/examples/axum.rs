@@ -1,4 +1,5 @@
-//! An HTTP service with limits: the layer in its place among others, a cost by path, and one that the handler knows.
+//! An HTTP service with limits: the layer in its place among others, a cost by path, one that the handler knows, and metrics
+//! for Prometheus (dashboards/ says what to look at).
 //!
 //! Next to `make run`: `cargo run -p redis-token-bucket-limiter --example axum [127.0.0.1:3000]`.
 //! `REDIS_URL` names another server than `redis://127.0.0.1:6379`.
@@ -13,8 +14,11 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use redis_token_bucket_limiter::middleware::{Charge, Classified, FIELD_NAMES, Http, RateLimitLayer};
-use redis_token_bucket_limiter::{Decision, KnownEmpty, Limiter, OnFault, Quota, Redis, Tenants, Tiers, UnknownTenant};
+use redis_token_bucket_limiter::{
+    Decision, KnownEmpty, Limiter, Metrics, OnFault, Quota, Redis, Tenants, Tiers, UnknownTenant,
+};
 use tower::ServiceBuilder;
 use tower_http::cors::{Any, CorsLayer};
 use tower_http::timeout::TimeoutLayer;
@@ -64,7 +68,7 @@ async fn import(
     (http.fields("rows", &decision), format!("imported {} rows\n", rows.len())).into_response()
 }
 
-fn app(limiter: Limiter) -> Router {
+fn app(limiter: Limiter, metrics: PrometheusHandle) -> Router {
     let cors = CorsLayer::new().allow_origin(Any).allow_headers([header::AUTHORIZATION]).expose_headers(FIELD_NAMES);
     // From the outermost to the innermost; docs/middleware.md says why in this order.
     let layers = ServiceBuilder::new()
@@ -79,6 +83,8 @@ fn app(limiter: Limiter) -> Router {
         .route("/import", post(import))
         .route("/health", get(async || "well\n"))
         .layer(layers)
+        // Behind the layers, so outside them. In a service, on a port that only Prometheus reaches.
+        .route("/metrics", get(async move || metrics.render()))
         .with_state(limiter)
 }
 
@@ -90,11 +96,21 @@ fn limiter() -> Result<Limiter, Box<dyn Error>> {
         .tenant("acme", "free")
         .tenant("bigco", "pro");
     let limiter = Limiter::builder(Redis::standalone(url)?, Tenants::new(tiers)?, OnFault::Open);
-    Ok(limiter.known_empty(KnownEmpty::default()).build())
+    Ok(limiter.known_empty(KnownEmpty::default()).observe(Metrics::new().tenants(20)).build())
+}
+
+/// Buckets make the percentiles: from what a check takes on a fast network to beyond its deadline.
+const SECONDS: [f64; 11] = [0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1];
+
+/// Comes first: what is counted before there is a recorder is lost.
+fn metrics() -> Result<PrometheusHandle, Box<dyn Error>> {
+    let times = Matcher::Full("ratelimit_check_seconds".to_owned());
+    Ok(PrometheusBuilder::new().set_buckets_for_metric(times, &SECONDS)?.install_recorder()?)
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
+    let metrics = metrics()?;
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let listener = tokio::net::TcpListener::bind(address).await?;
     let at = listener.local_addr()?;
@@ -103,6 +119,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("  curl -i -H 'Authorization: Bearer key-of-acme' http://{at}/search");
     println!("  curl -i -H 'Authorization: Bearer key-of-acme' --json '[\"a\",\"b\",\"c\"]' http://{at}/import");
     println!("  curl -i http://{at}/  # nobody");
-    axum::serve(listener, app(limiter()?)).await?;
+    axum::serve(listener, app(limiter()?, metrics)).await?;
     Ok(())
 }

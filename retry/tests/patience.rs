@@ -184,14 +184,14 @@ fn jitter_only_adds_and_its_window_doubles() {
     }
 }
 
-/// Two hundred callers of one bucket, which gains a hundred tokens a second and owes sixty; the moments of each caller's
-/// attempts.
+/// Two hundred callers of one bucket of twenty tokens, which gains a hundred a second and owes ninety; the moments of each
+/// caller's attempts.
 async fn crowd(patience: Option<Patience>) -> Vec<Vec<Duration>> {
     let quota = Quota { capacity: Amount::parse(b"20").unwrap(), rate: Rate::parse(b"100").unwrap() };
     let start = Instant::now();
     let micros = move || Micros::new(u64::try_from(start.elapsed().as_micros()).unwrap());
     let full = Bucket::full(&quota, micros());
-    let empty = full.debit(&quota, Amount::parse(b"80").unwrap(), micros()).unwrap().0;
+    let empty = full.debit(&quota, Amount::parse(b"110").unwrap(), micros()).unwrap().0;
     let bucket = Rc::new(RefCell::new(empty));
     let callers = tokio::task::LocalSet::new();
     let callers = callers.run_until(async move {
