@@ -136,7 +136,7 @@ fn example(server: &Server) -> (Program, String) {
     command.arg("127.0.0.1:0").env("REDIS_URL", format!("redis://127.0.0.1:{}", server.port()));
     let mut program = Program::start(command.stdout(Stdio::piped()));
     let mut line = String::new();
-    BufReader::new(program.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(program.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let address = line.strip_prefix("listening on ").and_then(|rest| rest.split(';').next());
     (program, address.unwrap_or_else(|| panic!("{line}")).to_owned())
 }
