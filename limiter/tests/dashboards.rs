@@ -2,18 +2,20 @@
 //! alert finds what it is there for.
 #![allow(clippy::restriction, reason = "a test fails by panicking")]
 
+#[path = "support/program.rs"]
+mod program;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use program::{Program, serving};
 use reqwest::{Client, Url};
 use serde_json::Value;
-use support::{PATIENCE, Server, die_with_parent, free_port};
+use support::{PATIENCE, Server, free_port};
 
 fn dashboards() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboards")
@@ -90,55 +92,21 @@ fn the_dashboard_is_what_grafana_imports() {
     }
 }
 
-/// A program that ends with the test.
-struct Program(Child);
-
-impl Program {
-    fn start(command: &mut Command) -> Program {
-        die_with_parent(command);
-        Program(command.spawn().unwrap_or_else(|why| panic!("{command:?}: {why}")))
-    }
-
-    /// Starts it on a free port, which somebody else may take before, until it answers there.
-    async fn serving(path: &str, command: impl Fn(u16) -> Command) -> (Program, String) {
-        for _ in 0..5 {
-            let port = free_port();
-            let mut program = Program::start(&mut command(port));
-            let (address, deadline) = (format!("127.0.0.1:{port}"), Instant::now() + PATIENCE);
-            while program.0.try_wait().unwrap().is_none() {
-                if reqwest::get(format!("http://{address}{path}"))
-                    .await
-                    .is_ok_and(|answer| answer.status().is_success())
-                {
-                    return (program, address);
-                }
-                assert!(Instant::now() < deadline, "{:?} does not answer", command(port));
-                tokio::time::sleep(Duration::from_millis(20)).await;
+/// Starts a program on a free port, which somebody else may take before, until it answers there.
+async fn listening(path: &str, command: impl Fn(u16) -> Command) -> (Program, String) {
+    for _ in 0..5 {
+        let port = free_port();
+        let mut program = Program::start(&mut command(port));
+        let (address, deadline) = (format!("127.0.0.1:{port}"), Instant::now() + PATIENCE);
+        while !program.has_ended() {
+            if reqwest::get(format!("http://{address}{path}")).await.is_ok_and(|answer| answer.status().is_success()) {
+                return (program, address);
             }
+            assert!(Instant::now() < deadline, "{:?} does not answer", command(port));
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        panic!("{:?} ends instead of serving", command(0));
     }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// The example on a port of its own.
-fn example(server: &Server) -> (Program, String) {
-    let tests = std::env::current_exe().unwrap();
-    let path = tests.parent().unwrap().parent().unwrap().join("examples/axum");
-    assert!(path.is_file(), "{} is missing; build it with `cargo build --examples`", path.display());
-    let mut command = Command::new(path);
-    command.arg("127.0.0.1:0").env("REDIS_URL", format!("redis://127.0.0.1:{}", server.port()));
-    let mut program = Program::start(command.stdout(Stdio::piped()));
-    let mut line = String::new();
-    BufReader::new(program.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let address = line.strip_prefix("listening on ").and_then(|rest| rest.split(';').next());
-    (program, address.unwrap_or_else(|| panic!("{line}")).to_owned())
+    panic!("{:?} ends instead of serving", command(0));
 }
 
 async fn exporter(server: &Server) -> (Program, String) {
@@ -147,7 +115,7 @@ async fn exporter(server: &Server) -> (Program, String) {
     let names = ["prometheus-redis-exporter", "redis_exporter"];
     let is_there = |name: &&str| Command::new(name).arg("-version").output().is_ok();
     let name = names.into_iter().find(is_there).expect("redis_exporter is installed");
-    Program::serving("/metrics", |port| {
+    listening("/metrics", |port| {
         let mut command = Command::new(name);
         command.args(["-redis.addr", &server, "-web.listen-address", &format!("127.0.0.1:{port}"), "-script"]);
         command.arg(dashboards().join("info.lua")).stderr(Stdio::null());
@@ -166,7 +134,7 @@ async fn prometheus(dir: &Path, limiter: &str, redis: &str) -> (Program, String)
     });
     fs::write(dir.join("prometheus.yml"), config).unwrap();
     fs::copy(dashboards().join("alerts.yml"), dir.join("alerts.yml")).unwrap();
-    Program::serving("/-/ready", |port| {
+    listening("/-/ready", |port| {
         let mut command = Command::new("prometheus");
         command.arg(format!("--config.file={}", dir.join("prometheus.yml").display()));
         command.arg(format!("--storage.tsdb.path={}", dir.join("prometheus").display()));
@@ -255,7 +223,7 @@ impl Watched {
 #[tokio::test]
 async fn every_panel_and_every_alert_finds_its_data_in_a_real_prometheus() {
     let mut server = Server::start();
-    let (example, service) = example(&server);
+    let (example, service) = serving("axum", &server);
     let (_exporter, redis) = exporter(&server).await;
     let (_prometheus, prometheus) = prometheus(server.dir(), &service, &redis).await;
     let watched = Watched { client: Client::new(), service, prometheus };

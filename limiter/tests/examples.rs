@@ -1,32 +1,21 @@
 //! The examples, run against a real server.
 #![allow(clippy::restriction, reason = "a test fails by panicking")]
 
+#[path = "support/program.rs"]
+mod program;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
+use program::{Program, example, serving};
 use reqwest::blocking::{Client, Response};
-use support::{Server, die_with_parent};
+use support::Server;
 use tonic::Code;
 use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
-
-/// Cargo builds the examples next to the tests.
-fn example(name: &str) -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    let path = tests.parent().unwrap().parent().unwrap().join("examples").join(name);
-    assert!(
-        path.is_file(),
-        "{} is missing; `cargo test` builds it, `cargo test --test examples` alone does not",
-        path.display()
-    );
-    path
-}
 
 #[test]
 fn replicas_admit_many_times_the_quota_unless_they_share_the_bucket() {
@@ -56,21 +45,14 @@ fn replicas_admit_many_times_the_quota_unless_they_share_the_bucket() {
 
 /// An example that serves until this is dropped.
 struct Service {
-    child: Child,
+    _program: Program,
     url: String,
 }
 
 impl Service {
     fn start(name: &str, server: &Server) -> Service {
-        let mut command = Command::new(example(name));
-        command.arg("127.0.0.1:0").env("REDIS_URL", format!("redis://127.0.0.1:{}", server.port()));
-        die_with_parent(command.stdout(Stdio::piped()));
-        let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.strip_prefix("listening on ").and_then(|rest| rest.split(';').next());
-        let url = format!("http://{}", address.unwrap_or_else(|| panic!("{name} says {line:?}")));
-        Service { child, url }
+        let (program, address) = serving(name, server);
+        Service { _program: program, url: format!("http://{address}") }
     }
 
     /// A request with the key of the tenant of the examples.
@@ -84,13 +66,6 @@ impl Service {
 
     fn post(&self, path: &str, body: &serde_json::Value) -> Response {
         self.request(reqwest::Method::POST, path).json(body).send().unwrap()
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

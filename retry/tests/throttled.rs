@@ -1,6 +1,8 @@
 //! Two hundred callers that are refused at once, on real parts: reqwest, an HTTP service, its limiter, a bucket in a server.
 #![allow(clippy::restriction, reason = "a test fails by panicking")]
 
+#[path = "../../limiter/tests/support/program.rs"]
+mod program;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
@@ -13,10 +15,10 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use program::example;
 use redis_token_bucket_limiter::middleware::Http;
 use redis_token_bucket_limiter::{Limiter, OnFault, Quota, Redis};
 use redis_token_bucket_retry::{Patience, retry_after};
-
 use support::{PATIENCE, Server};
 use tokio::process::Command;
 
@@ -147,10 +149,7 @@ async fn the_example_gets_everything_through() {
     let limiter = limiter(&server);
     let address = service(limiter.clone(), Calls::default()).await;
     spend(&limiter, "acme").await;
-    let tests = std::env::current_exe().unwrap();
-    let example = tests.parent().unwrap().parent().unwrap().join("examples/reqwest");
-    assert!(example.is_file(), "{} is missing; build it with `cargo build --examples`", example.display());
-    let output = Command::new(example).arg(format!("http://{address}/acme/1")).output().await.unwrap();
+    let output = Command::new(example("reqwest")).arg(format!("http://{address}/acme/1")).output().await.unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(text.matches("200 OK after ").count(), 30, "{text}\n{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.lines().any(|line| !line.contains("after 0.")), "they were refused at first: {text}");
