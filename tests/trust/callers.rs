@@ -204,7 +204,8 @@ pub(crate) fn watch_lag(primary: u16, replica: u16, stop: &AtomicBool, safe: &Mu
     }
 }
 
-/// Runs `body` while the lag between the two is watched; the watch ends by itself when the primary does.
+/// Runs `body` while the lag between the two is watched; the watch ends by itself when the primary does or the replica
+/// takes over. Nothing may have been granted before.
 pub(crate) fn with_lag_watched<T>(primary: u16, replica: u16, body: impl FnOnce() -> T) -> (T, Instant) {
     let (stop, safe) = (AtomicBool::new(false), Mutex::new(Instant::now()));
     let result = thread::scope(|scope| {

@@ -12,10 +12,10 @@ use crate::callers::{
 use crate::process::{info, signal};
 use crate::short_or_long;
 use crate::support::{Client, Reply, eventually};
-use crate::topology::{Cluster, Router, slot};
+use crate::topology::{Cluster, Router, await_state, slot};
 
 /// Every key is on one primary, has its expiry there and on the replica, is granted again, and vanishes.
-fn assert_no_key_is_stuck(cluster: &Cluster, limits: &[Limit]) {
+pub(crate) fn assert_no_key_is_stuck(cluster: &Cluster, limits: &[Limit]) {
     let mut holders: HashMap<String, usize> = HashMap::new();
     for node in &cluster.nodes {
         let Some(info) = info(node.port()) else { continue };
@@ -94,7 +94,7 @@ fn slots_that_move_back_and_forth_under_load_grant_no_token_twice() {
             }
         }
     });
-    check_after_moves(&cluster, &limits, &seen, rounds * 9, "moved key by key");
+    check_nothing_is_lost(&cluster, &limits, &seen, &format!("{} slots moved key by key", rounds * 9));
 }
 
 #[test]
@@ -116,10 +116,10 @@ fn slots_that_move_as_a_whole_under_load_grant_no_token_twice() {
             }
         }
     });
-    check_after_moves(&cluster, &limits, &seen, rounds * 9, "moved as a whole");
+    check_nothing_is_lost(&cluster, &limits, &seen, &format!("{} slots moved as a whole", rounds * 9));
 }
 
-fn check_after_moves(cluster: &Cluster, limits: &[Limit], seen: &Seen, moves: usize, how: &str) {
+fn check_nothing_is_lost(cluster: &Cluster, limits: &[Limit], seen: &Seen, after: &str) {
     assert_eq!(seen.lost, 0, "calls without an answer while nothing broke");
     let taken = taken(&mut cluster.router(), limits);
     for (key, taken) in &taken {
@@ -130,7 +130,7 @@ fn check_after_moves(cluster: &Cluster, limits: &[Limit], seen: &Seen, moves: us
     }
     assert_no_key_is_stuck(cluster, limits);
     cluster.assert_sound(None);
-    println!("{} grants over {moves} slots {how}: none twice, none lost", seen.tally.len());
+    println!("{} grants, {after}: none twice, none lost", seen.tally.len());
 }
 
 /// The servers' own ways of moving a slot in one piece.
@@ -209,14 +209,20 @@ fn a_take_from_several_buckets_of_a_moving_slot_takes_from_all_or_none() {
     cluster.assert_sound(None);
 }
 
-fn become_primary(client: &mut Client) {
+pub(crate) fn become_primary(client: &mut Client) {
     eventually("the replica has taken over", || (client.info("role") == "master").then_some(()));
-    eventually("the cluster is up again", || {
-        String::from_utf8_lossy(client.ask("CLUSTER INFO").bytes()).contains("cluster_state:ok").then_some(())
-    });
+    await_state(client, "ok");
 }
 
-const NODE_TIMEOUT: Duration = Duration::from_millis(1500);
+/// Waits until a primary that was replaced follows the new one and answers for the cluster again.
+pub(crate) fn await_return(client: &mut Client) {
+    eventually("the old primary follows the new one", || {
+        (client.info("role") == "slave" && client.info("master_link_status") == "up").then_some(())
+    });
+    await_state(client, "ok");
+}
+
+pub(crate) const NODE_TIMEOUT: Duration = Duration::from_millis(1500);
 
 #[test]
 fn a_killed_primary_of_a_cluster_costs_no_more_than_the_grants_in_the_lag() {
@@ -248,19 +254,16 @@ fn a_primary_that_stood_still_and_comes_back_costs_no_more_than_the_grants_it_al
     let (old, new) = (cluster.nodes[0].port(), cluster.replica_of(0).port());
     let lines = cluster.lines().into_iter().map(Router::impatient).collect();
     let pid = cluster.nodes[0].client().info_int("process_id");
-    let (seen, safe) = under_load(lines, &limits, || {
-        let ((), safe) = with_lag_watched(old, new, || thread::sleep(Duration::from_millis(500)));
+    let body = || {
+        thread::sleep(Duration::from_millis(500));
         signal(pid, "STOP");
         become_primary(&mut cluster.replica_of(0).client());
         thread::sleep(Duration::from_millis(300));
         signal(pid, "CONT");
-        let mut client = cluster.nodes[0].client();
-        eventually("the old primary follows the new one", || {
-            (client.info("role") == "slave" && client.info("master_link_status") == "up").then_some(())
-        });
+        await_return(&mut cluster.nodes[0].client());
         thread::sleep(Duration::from_millis(300));
-        safe
-    });
+    };
+    let ((seen, ()), safe) = with_lag_watched(old, new, || under_load(lines, &limits, body));
     assert_only_the_lag_is_granted_twice(&mut cluster.router(), &limits, &seen, old, safe);
     assert_no_key_is_stuck(&cluster, &limits);
     cluster.nodes[0].catch_up(cluster.replica_of(0));
@@ -272,4 +275,22 @@ fn a_primary_that_stood_still_and_comes_back_costs_no_more_than_the_grants_it_al
     };
     assert_eq!(contents(&mut cluster.nodes[0].client()), contents(&mut cluster.replica_of(0).client()));
     cluster.assert_sound(None);
+}
+
+#[test]
+fn a_planned_failover_of_a_cluster_grants_no_token_twice_and_loses_none() {
+    let cluster = Cluster::start(Duration::from_secs(60));
+    let tags: Vec<String> = (0..2).map(|variant| cluster.tag(0, variant)).collect();
+    let limits = limits(tags.iter().map(String::as_str));
+    let new = cluster.replica_of(0);
+    let (seen, began) = under_load(cluster.lines(), &limits, || {
+        thread::sleep(Duration::from_millis(300));
+        new.client().ok("CLUSTER FAILOVER");
+        become_primary(&mut new.client());
+        let began = Instant::now();
+        thread::sleep(Duration::from_millis(300));
+        began
+    });
+    assert!(seen.tally.since(new.port(), began).values().sum::<i64>() > 0, "the new primary grants nothing");
+    check_nothing_is_lost(&cluster, &limits, &seen, "a planned failover");
 }

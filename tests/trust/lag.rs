@@ -113,6 +113,37 @@ fn a_failover_over_a_slow_link_grants_twice_no_more_than_the_lag() {
 }
 
 #[test]
+fn a_planned_failover_grants_no_token_twice_and_loses_none() {
+    let (primary, replica) = (Server::start(), Server::start());
+    replica.follow(&primary);
+    let (old, new) = (primary.port(), replica.port());
+    let target = Arc::new(AtomicU16::new(old));
+    let line = || {
+        let target = target.clone();
+        Direct::new(move || target.load(Ordering::SeqCst))
+    };
+    let limits = limits(["a", "b"]);
+    let (seen, began) = under_load((0..CALLERS).map(|_| line()).collect(), &limits, || {
+        thread::sleep(Duration::from_millis(300));
+        primary.client().ok(&format!("FAILOVER TO 127.0.0.1 {new}"));
+        eventually("the roles are exchanged", || (replica.client().info("role") == "master").then_some(()));
+        let began = Instant::now();
+        target.store(new, Ordering::SeqCst);
+        thread::sleep(Duration::from_millis(300));
+        began
+    });
+    assert_eq!(seen.lost, 0, "a call was not answered");
+    assert!(seen.tally.since(new, began).values().sum::<i64>() > 0, "the new primary grants nothing");
+    for (key, taken) in taken(&mut line(), &limits) {
+        assert_eq!(seen.tally.of(key), taken, "{}: granted, and missing from the bucket", limits[key].key);
+    }
+    for (key, limit) in limits.iter().enumerate() {
+        seen.tally.check_bound(key, limit.capacity, limit.rate, 0);
+    }
+    println!("{} grants over a planned failover: none twice, none lost", seen.tally.len());
+}
+
+#[test]
 fn a_grant_that_waited_for_the_replica_survives_the_primary() {
     let (mut primary, replica) = (Server::start(), Server::start());
     let link = SlowLink::to(primary.port(), Duration::from_millis(5));

@@ -7,8 +7,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::callers::{CALL_PATIENCE, CALLERS, Line, Outcome, command};
+use crate::network::{address, at};
 use crate::process::{Folder, Process, connect};
-use crate::support::{Client, Reply, Server, eventually, free_port, server_binary};
+use crate::support::{Client, Reply, Server, Setup, eventually, free_port, server_binary};
 
 const SHARDS: usize = 3;
 const SLOTS: usize = 16384;
@@ -23,8 +24,17 @@ impl Cluster {
     /// Nodes that take one another for dead after so long. Only the first shard's replica may take over, so a machine
     /// that stalls fails over nothing that a test does not watch.
     pub(crate) fn start(node_timeout: Duration) -> Cluster {
+        Cluster::start_at(node_timeout, |_| LOOPBACK.to_owned())
+    }
+
+    /// As [`Cluster::start`], each node with an address of its own, at which it can be cut off.
+    pub(crate) fn start_apart(node_timeout: Duration) -> Cluster {
+        Cluster::start_at(node_timeout, address)
+    }
+
+    fn start_at(node_timeout: Duration, address: impl Fn(usize) -> String) -> Cluster {
         let timeout = node_timeout.as_millis().to_string();
-        let nodes: Vec<Server> = (0..2 * SHARDS).map(|number| node(&timeout, number == SHARDS)).collect();
+        let nodes = (0..2 * SHARDS).map(|number| node(&timeout, number == SHARDS, &address(number))).collect();
         let cluster = Cluster { nodes };
         let mut clients: Vec<Client> = cluster.nodes.iter().map(Server::client).collect();
         for (number, client) in clients.iter_mut().enumerate() {
@@ -34,9 +44,9 @@ impl Cluster {
             let (first, last) = (shard * SLOTS / SHARDS, (shard + 1) * SLOTS / SHARDS - 1);
             client.ok(&format!("CLUSTER ADDSLOTSRANGE {first} {last}"));
         }
-        for node in &cluster.nodes[1..] {
+        for (number, node) in cluster.nodes.iter().enumerate().skip(1) {
             let bus = node.client().ask("CONFIG GET cluster-port").field("cluster-port").text().to_owned();
-            clients[0].ok(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", node.port()));
+            clients[0].ok(&format!("CLUSTER MEET {} {} {bus}", address(number), node.port()));
         }
         for client in &mut clients {
             eventually("all nodes know one another", || {
@@ -51,10 +61,7 @@ impl Cluster {
             clients[SHARDS + shard].ok(&format!("CLUSTER REPLICATE {primary}"));
         }
         for client in &mut clients {
-            eventually("the cluster is up", || {
-                let info = client.bytes("CLUSTER INFO");
-                String::from_utf8_lossy(&info).contains("cluster_state:ok").then_some(())
-            });
+            await_state(client, "ok");
             // A replica that its shard's voters do not know as one gets no votes.
             eventually("all nodes know the replicas", || {
                 let nodes = client.bytes("CLUSTER NODES");
@@ -103,7 +110,17 @@ impl Cluster {
     }
 }
 
-fn node(timeout: &str, may_take_over: bool) -> Server {
+/// Waits until a node takes the cluster for `ok`, or for `fail`.
+pub(crate) fn await_state(client: &mut Client, state: &str) {
+    eventually("the node's view of the cluster has changed", || {
+        let info = client.bytes("CLUSTER INFO");
+        String::from_utf8_lossy(&info).contains(&format!("cluster_state:{state}")).then_some(())
+    });
+}
+
+const LOOPBACK: &str = "127.0.0.1";
+
+fn node(timeout: &str, may_take_over: bool, address: &str) -> Server {
     let mut failure = String::new();
     for _ in 0..5 {
         // The bus is by default ten thousand ports above, where a port that the system hands out has no room.
@@ -114,6 +131,8 @@ fn node(timeout: &str, may_take_over: bool) -> Server {
             .config("cluster-replica-no-failover", if may_take_over { "no" } else { "yes" })
             .config("cluster-replica-validity-factor", "0")
             .config("cluster-allow-replica-migration", "no");
+        let apart = |setup: Setup| at(setup, address).config("cluster-announce-ip", address);
+        let setup = if address == LOOPBACK { setup } else { apart(setup) };
         match setup.try_start() {
             Ok(server) => return server,
             Err(log) => failure = log,
