@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ use crate::callers::{CALLERS, Direct, Limit, Seen, limits, taken, under_load};
 use crate::process::{Folder, Process, connect, exchange_module};
 use crate::random::Random;
 use crate::short_or_long;
-use crate::support::{Client, Server, eventually, free_port, module_path, server_binary};
+use crate::support::{Client, Reply, Server, eventually, free_port, module_path, server_binary};
 use crate::tally::Tally;
 
 /// Holds what was granted against what is known after a crash. `since`: from when on grants may be forgotten.
@@ -312,6 +312,56 @@ fn snapshots_and_rewrites_under_load_lose_nothing_and_fail_no_call() {
     server.kill();
     server.restart();
     assert_eq!(check(port, &limits, &seen, None), 0, "after a restart");
+}
+
+#[test]
+fn a_log_that_cannot_be_written_stops_takes_with_an_error_and_no_grant_is_lost_once_it_can() {
+    let mut server = Server::setup().config("appendonly", "yes").config("appendfsync", "everysec").start();
+    let mut client = server.client();
+    let mut granted = 0;
+    let mut take = |client: &mut Client| {
+        let answer = client.ask("TB.TAKE k 1000000 0");
+        granted += i64::from(!answer.is_error());
+        answer
+    };
+    assert!(!take(&mut client).is_error());
+    // The next file of the log, which a rewrite begins, is on a full disk.
+    let full = server.dir().join("appendonlydir/appendonly.aof.2.incr.aof");
+    symlink("/dev/full", full).expect("a link");
+    rewrite_log(&mut client);
+    let error = eventually("takes are stopped", || Some(take(&mut client)).filter(Reply::is_error));
+    assert!(error.error().starts_with("MISCONF "), "{error:?}");
+    let told = client.ask("TB.PEEK k 1000000 0").ints()[1];
+    // The file after that has room.
+    rewrite_log(&mut client);
+    eventually("takes go on", || (!take(&mut client).is_error()).then_some(()));
+    eventually("the log is written", || (client.info("aof_buffer_length") == "0").then_some(()));
+    server.kill();
+    server.restart();
+    assert_eq!(server.client().ask("TB.PEEK k 1000000 0").ints()[1], 1_000_000 - granted);
+    assert_eq!(told, 1_000_000 - granted + 1, "one take was granted since");
+}
+
+fn rewrite_log(client: &mut Client) {
+    assert!(!client.ask("BGREWRITEAOF").is_error());
+    eventually("the log is rewritten", || {
+        (client.info("aof_rewrite_in_progress") == "0" && client.info("aof_rewrite_scheduled") == "0").then_some(())
+    });
+    assert_eq!(client.info("aof_last_bgrewrite_status"), "ok");
+}
+
+#[test]
+fn a_snapshot_that_fails_stops_takes_with_an_error_unless_the_server_is_told_to_go_on() {
+    let server = Server::setup().config("save", "3600 1000000").config("dbfilename", "snapshot").start();
+    let mut client = server.client();
+    assert_eq!(client.take("k 10 0"), [1, 9, 0]);
+    fs::create_dir(server.dir().join("snapshot")).expect("a folder in the snapshot's place");
+    assert!(!client.ask("BGSAVE").is_error());
+    let error = eventually("takes are stopped", || Some(client.ask("TB.TAKE k 10 0 0.001")).filter(Reply::is_error));
+    assert!(error.error().starts_with("MISCONF "), "{error:?}");
+    assert!(!client.ask("TB.PEEK k 10 0").is_error());
+    client.ok("CONFIG SET stop-writes-on-bgsave-error no");
+    assert_eq!(client.take("k 10 0")[0], 1);
 }
 
 #[test]
