@@ -86,6 +86,15 @@ fn stays_while_an_acl_rule_names_one_of_its_commands() {
 }
 
 #[test]
+fn goes_where_only_the_name_of_a_user_looks_like_one_of_its_commands() {
+    let server = Server::start();
+    let mut admin = server.client();
+    admin.ok("ACL SETUSER tb.take on nopass ~tb.* &tb.* +@all");
+    admin.ok(UNLOAD);
+    assert_eq!(admin.ask("PING").text(), "PONG");
+}
+
+#[test]
 fn is_exchanged_in_one_transaction_whatever_others_are_about() {
     let server = Server::start();
     let port = server.port();

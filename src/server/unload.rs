@@ -24,7 +24,7 @@ pub(super) fn obstacle(ctx: &Context) -> Option<&'static CStr> {
         );
     }
     // The servers that let modules have categories work rules out anew, and fail to find a command that a rule names.
-    if has_categories.is_some() && list(ctx, c"ACL").split_whitespace().any(names_a_command) {
+    if has_categories.is_some() && list(ctx, c"ACL").lines().any(names_a_command) {
         return Some(
             c"not unloaded: an ACL rule names a command of the module (+tb...), and the server would crash; give the category instead (+@ratelimit), or take the rule away meanwhile (ACL SETUSER name nocommands)",
         );
@@ -32,8 +32,10 @@ pub(super) fn obstacle(ctx: &Context) -> Option<&'static CStr> {
     None
 }
 
-fn names_a_command(rule: &str) -> bool {
-    rule.trim_start_matches('(').trim_start_matches(['+', '-']).to_ascii_lowercase().starts_with("tb.")
+/// Whether a line of `ACL LIST`, `user NAME RULE...`, has a rule for one of the module's commands.
+fn names_a_command(user: &str) -> bool {
+    let names = |rule: &str| rule.trim_start_matches(['(', '+', '-']).to_ascii_lowercase().starts_with("tb.");
+    user.split_whitespace().skip(2).any(names)
 }
 
 /// Whether a line of `CLIENT LIST` is a connection that may hold a pointer to one of the module's commands.
