@@ -52,8 +52,8 @@ fuzz: release ## any bytes among any commands against a model, for SECONDS=3600,
 load: release ## a thousand connections and ten thousand tenants for SECONDS=120
 	TB_SECONDS=$(or $(SECONDS),120) TB_MODULE=$(MODULE) cargo test --test trust a_thousand -- --nocapture
 
-fuzz-core: ## coverage-guided fuzzing of the parsers and the stored form (needs cargo-fuzz and a C++ compiler)
-	cd fuzz && for target in numbers record; do RUSTC_BOOTSTRAP=1 cargo fuzz run $$target -- -max_total_time=$(or $(SECONDS),60) -max_len=100 || exit 1; done
+fuzz-core: ## coverage-guided fuzzing of the parsers and the stored form, SECONDS=60 each (needs a C++ compiler)
+	@scripts/fuzz-core $(or $(SECONDS),60)
 
 deny: ## the dependencies: known faults, licences, sources
 	@scripts/deny
