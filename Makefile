@@ -38,7 +38,7 @@ release: deps ## the module to ship: target/release/libredis_token_bucket.so
 
 test: test-deps release ## every test; those on a real server once more against the release build
 	cargo test --workspace --no-fail-fast
-	TB_MODULE=$(MODULE) cargo test --workspace --exclude redis-token-bucket-core --test '*' --no-fail-fast
+	TB_MODULE=$(MODULE) cargo test --workspace --test '*' --no-fail-fast
 
 test-servers: test-deps release ## the server tests on every supported Redis and Valkey, brought into target/servers
 	TB_MODULE=$(MODULE) scripts/test-servers $(SERVERS)
