@@ -344,7 +344,8 @@ fn a_log_that_cannot_be_written_stops_takes_with_an_error_and_no_grant_is_lost_o
     assert_eq!(told, 1_000_000 - granted + 1, "one take was granted since");
 }
 
-fn rewrite_log(client: &mut Client) {
+/// Has the server begin a new log.
+pub(crate) fn rewrite_log(client: &mut Client) {
     assert!(!client.ask("BGREWRITEAOF").is_error());
     eventually("the log is rewritten", || {
         (client.info("aof_rewrite_in_progress") == "0" && client.info("aof_rewrite_scheduled") == "0").then_some(())
