@@ -36,9 +36,9 @@ release: deps ## the module to ship: target/release/libredis_token_bucket.so
 	cargo build --release
 	@[ -e $(MODULE) ] || ln -s libredis_token_bucket.dylib $(MODULE) # macOS names it so; redis.conf does not
 
-test: test-deps release ## every test; those on a real server once more against the release build
+test: test-deps release ## every test; those of the server once more against the release build
 	cargo test --workspace --no-fail-fast
-	TB_MODULE=$(MODULE) cargo test --workspace --test '*' --no-fail-fast
+	TB_MODULE=$(MODULE) scripts/server-tests
 
 test-servers: test-deps release ## the server tests on every supported Redis and Valkey, brought into target/servers
 	TB_MODULE=$(MODULE) scripts/test-servers $(SERVERS)
