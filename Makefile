@@ -4,6 +4,10 @@
 #   SERVER=...      another server than the redis-server (or valkey-server) on PATH: a name or a path
 #   SERVERS="..."   the servers of `make test-servers`, instead of all of them
 #   STARTS=n        how often `make instructions` starts the server: more starts, steadier figures
+#   FULL=1          `make bench` up to five million buckets; with SERVERS="..." on each of these
+#   COUNTS=1        `make bench` of instructions and bytes alone, which are the same on any machine
+#   CELL=/path      `make bench` measures redis-cell too: its libredis_cell.so
+#   PLOTS=folder    `make bench` draws its plots there
 
 .DEFAULT_GOAL := help
 .PHONY: help run build release test test-servers trust-long fuzz load fuzz-core deny lint fmt doc bench instructions deps test-deps clean
@@ -71,8 +75,10 @@ fmt: ## format the code
 doc: deps ## the documentation, in target/doc
 	cargo doc --workspace --no-deps
 
-bench: deps ## every benchmark (that of instructions needs valgrind)
-	cargo bench --workspace
+bench: deps ## every peer on the same work in one run: the tables of README and docs (needs valgrind; minutes)
+	$(if $(SERVERS),scripts/get-servers target/servers $(SERVERS))
+	cargo build --release --example noop
+	cargo bench --bench server
 
 instructions: deps ## instructions per call, next to SET ... PX in the same run (needs valgrind; STARTS=n)
 	cargo bench --bench instructions

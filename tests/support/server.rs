@@ -17,6 +17,8 @@ const START_ATTEMPTS: usize = 5;
 /// What a server is started with.
 #[derive(Clone)]
 pub(crate) struct Setup {
+    /// The server's binary, behind whatever it is run under.
+    program: Vec<OsString>,
     config: Vec<String>,
     module: Option<Vec<String>>,
     clock: Option<WallClock>,
@@ -24,6 +26,18 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
+    /// The server is this binary.
+    pub(crate) fn binary(mut self, path: &Path) -> Setup {
+        self.program = vec![path.into()];
+        self
+    }
+
+    /// The server runs under another program, such as valgrind, named with its options.
+    pub(crate) fn under(mut self, wrapper: &[String]) -> Setup {
+        self.program.splice(0..0, wrapper.iter().map(OsString::from));
+        self
+    }
+
     /// A configuration directive with its value.
     pub(crate) fn config(mut self, directive: &str, value: &str) -> Setup {
         self.config.extend([format!("--{directive}"), value.to_owned()]);
@@ -102,7 +116,13 @@ impl Server {
     }
 
     pub(crate) fn setup() -> Setup {
-        Setup { config: Vec::new(), module: Some(Vec::new()), clock: None, environment: Vec::new() }
+        Setup {
+            program: vec![server_binary()],
+            config: Vec::new(),
+            module: Some(Vec::new()),
+            clock: None,
+            environment: Vec::new(),
+        }
     }
 
     /// A new connection.
@@ -201,8 +221,9 @@ impl Server {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(server_binary());
-        command.args(["--bind", "127.0.0.1", "--port", &self.port.to_string(), "--dir"]).arg(&self.dir);
+        let (program, wrapped) = self.setup.program.split_first().expect("a program");
+        let mut command = Command::new(program);
+        command.args(wrapped).args(["--bind", "127.0.0.1", "--port", &self.port.to_string(), "--dir"]).arg(&self.dir);
         command.arg("--logfile").arg(self.dir.join("server.log"));
         command.args(["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
         // A clock that jumps must not look like a link that fell silent.

@@ -1,0 +1,94 @@
+//! Bytes per bucket, and processor time per call, as buckets grow in number.
+
+use std::ops::Range;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::contenders::Contender;
+use super::load::{median, processor_micros};
+use super::stage::Stage;
+use super::support::Setup;
+use super::wire::{Calls, Connection};
+
+const PIPELINE: usize = 32;
+/// Calls per measurement, on keys all over the table.
+const SAMPLE: usize = 50_000;
+const ROUNDS: usize = 5;
+/// Keys are filled so many at a time: encoded calls take memory.
+const CHUNK: usize = 100_000;
+
+/// What was measured at one number of buckets.
+#[derive(Clone, Copy)]
+pub(crate) struct Point {
+    pub(crate) buckets: usize,
+    pub(crate) bytes: f64,
+    /// Microseconds of the server's processor time.
+    pub(crate) cpu: f64,
+}
+
+/// Fills each contender's own database to one size after the other, and measures it there; a row of points a contender.
+pub(crate) fn measure(setup: Setup, contenders: &[&'static Contender], sizes: &[usize]) -> Vec<Vec<Point>> {
+    let databases = contenders.len().to_string();
+    let stage = Stage::new(setup.config("databases", &databases).start());
+    let there: Vec<bool> = contenders.iter().map(|contender| stage.has(contender)).collect();
+    let mut rows = vec![Vec::new(); contenders.len()];
+    let mut used = vec![0.0; contenders.len()];
+    let mut filled = 0;
+    for size in sizes {
+        let mut before = settled(&stage);
+        for (database, contender) in contenders.iter().enumerate().filter(|(at, _)| there[*at]) {
+            fill(&stage, contender, filled..*size, database);
+            let after = settled(&stage);
+            used[database] += after - before;
+            before = after;
+        }
+        filled = *size;
+        let cpu = calls(&stage, contenders, &there, *size);
+        for (database, cpu) in cpu.into_iter().enumerate().filter(|(at, _)| there[*at]) {
+            rows[database].push(Point { buckets: *size, bytes: used[database] / *size as f64, cpu });
+        }
+    }
+    rows
+}
+
+fn fill(stage: &Stage, contender: &Contender, keys: Range<usize>, database: usize) {
+    for from in keys.clone().step_by(CHUNK) {
+        stage.fill(contender, from..(from + CHUNK).min(keys.end), database);
+    }
+}
+
+/// The memory in use, once the server has finished growing its tables. It does so a millisecond a tick, here five hundred
+/// times a second, and the memory falls when the old table goes.
+fn settled(stage: &Stage) -> f64 {
+    let mut client = stage.server.client();
+    client.ok("CONFIG SET hz 500");
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let (mut last, mut still) = (0, 0);
+    while still < 50 {
+        assert!(Instant::now() < deadline, "the server's memory does not settle");
+        thread::sleep(Duration::from_millis(20));
+        let used = client.info_int("used_memory");
+        still = if (used - last).abs() < 4_096 { still + 1 } else { 0 };
+        last = used;
+    }
+    client.ok("CONFIG SET hz 10");
+    last as f64
+}
+
+/// Microseconds per call of each contender, by turns; medians.
+fn calls(stage: &Stage, contenders: &[&'static Contender], there: &[bool], size: usize) -> Vec<f64> {
+    let pid = stage.server.client().info("process_id");
+    let mut seen = vec![Vec::new(); contenders.len()];
+    for round in 0..ROUNDS {
+        for (database, contender) in contenders.iter().enumerate().filter(|(at, _)| there[*at]) {
+            let keys = (0..SAMPLE).map(|call| (call * 7_919 + round * 104_729) * 131 % size);
+            let calls = Calls::encode(contender.call, contender, keys, &stage.sha);
+            let mut connection = Connection::new(stage.server.port(), database);
+            let before = processor_micros(&pid);
+            connection.run(&calls, PIPELINE, contender);
+            seen[database].push((processor_micros(&pid) - before) / SAMPLE as f64);
+        }
+    }
+    let median = |seen: Vec<f64>| if seen.is_empty() { f64::NAN } else { median(seen) };
+    seen.into_iter().map(median).collect()
+}
