@@ -1,5 +1,7 @@
 //! Decisions as HTTP says them.
 
+use std::borrow::Cow;
+
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 
@@ -105,7 +107,7 @@ impl Respond for Http {
         match *refusal {
             Refusal::Denied { why, decision } => self.denied(why, decision),
             Refusal::Unauthenticated => {
-                let mut response = plain(StatusCode::UNAUTHORIZED, "Not authenticated").response();
+                let mut response = plain(StatusCode::UNAUTHORIZED, "not authenticated").response();
                 response.headers_mut().insert(WWW_AUTHENTICATE, self.challenge.clone());
                 response
             }
@@ -124,22 +126,25 @@ impl Respond for Http {
 fn denial(why: Denied, name: &str) -> Problem<'_> {
     match why {
         Denied::RetryAfter(_) | Denied::NeverFits { .. } | Denied::Spent => Problem {
-            kind: Some(QUOTA_EXCEEDED),
-            detail: Some(why.to_string()),
+            kind: QUOTA_EXCEEDED,
+            title: "Quota Exceeded",
             violated: Some(name),
-            ..plain(StatusCode::TOO_MANY_REQUESTS, "Quota Exceeded")
+            ..plain(StatusCode::TOO_MANY_REQUESTS, why.to_string())
         },
         Denied::Unavailable(_) => Problem {
-            kind: Some(REDUCED_CAPACITY),
-            ..plain(StatusCode::SERVICE_UNAVAILABLE, "Temporary Reduced Capacity")
+            kind: REDUCED_CAPACITY,
+            title: "Temporary Reduced Capacity",
+            ..plain(StatusCode::SERVICE_UNAVAILABLE, "limits cannot be checked at present")
         },
-        Denied::UnknownTenant => plain(StatusCode::FORBIDDEN, "No quota for this tenant"),
-        Denied::UnknownClass => plain(StatusCode::INTERNAL_SERVER_ERROR, "No quota for this class of calls"),
+        Denied::UnknownTenant => plain(StatusCode::FORBIDDEN, why.to_string()),
+        Denied::UnknownClass => plain(StatusCode::INTERNAL_SERVER_ERROR, why.to_string()),
     }
 }
 
-fn plain(status: StatusCode, title: &'static str) -> Problem<'static> {
-    Problem { kind: None, title, status, detail: None, violated: None }
+/// A problem that its status says.
+fn plain(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Problem<'static> {
+    let title = status.canonical_reason().unwrap_or_default();
+    Problem { kind: "about:blank", title, status, detail: detail.into(), violated: None }
 }
 
 impl Problem<'_> {

@@ -1,14 +1,16 @@
 //! The body of a refusal: application/problem+json, RFC 9457.
 
+use std::borrow::Cow;
+
 use http::StatusCode;
 
 /// A problem. All its texts are ours and plain, so that quotes are all the JSON they need.
 pub(super) struct Problem<'a> {
-    /// Where the kind is described, if it has a description; it is told by its status otherwise.
-    pub(super) kind: Option<&'static str>,
+    /// Where its type is described, or `about:blank` for one that the status describes.
+    pub(super) kind: &'static str,
     pub(super) title: &'static str,
     pub(super) status: StatusCode,
-    pub(super) detail: Option<String>,
+    pub(super) detail: Cow<'static, str>,
     /// The name of the policy that was violated, in its quotes.
     pub(super) violated: Option<&'a str>,
 }
@@ -19,15 +21,9 @@ pub(super) const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-pro
 
 impl Problem<'_> {
     pub(super) fn to_json(&self) -> String {
-        let kind = self.kind.unwrap_or("about:blank");
-        let mut json = format!(r#"{{"type":"{kind}","title":"{}","status":{}"#, self.title, self.status.as_u16());
-        if let Some(detail) = &self.detail {
-            json.push_str(&format!(r#","detail":"{detail}""#));
-        }
-        if let Some(violated) = self.violated {
-            json.push_str(&format!(r#","violated-policies":[{violated}]"#));
-        }
-        json.push('}');
-        json
+        let Self { kind, title, status, detail, violated } = self;
+        let status = status.as_u16();
+        let violated = violated.map(|name| format!(r#","violated-policies":[{name}]"#)).unwrap_or_default();
+        format!(r#"{{"type":"{kind}","title":"{title}","status":{status},"detail":"{detail}"{violated}}}"#)
     }
 }
