@@ -73,7 +73,7 @@ fmt: ## format the code
 	cargo fmt --all
 
 doc: deps ## the documentation, in target/doc
-	cargo doc --workspace --no-deps
+	cargo doc --workspace --no-deps --all-features
 
 bench: deps ## every peer on the same work in one run: the tables of README and docs (needs valgrind; minutes)
 	$(if $(SERVERS),scripts/get-servers target/servers $(SERVERS))
@@ -83,7 +83,7 @@ bench: deps ## every peer on the same work in one run: the tables of README and 
 instructions: deps ## instructions per call, next to SET ... PX in the same run (needs valgrind; STARTS=n)
 	cargo bench --bench instructions
 
-deps: ## install what building and testing need, or say what is missing
+deps: ## install what building needs, or say what is missing (`make test` sees to its own)
 	@scripts/install-deps
 
 test-deps:

@@ -1,4 +1,5 @@
-//! Takes from a bucket until it is empty. `cargo run --example basic --features connection-manager [redis://HOST:PORT]`
+//! Takes from a bucket until it is empty.
+//! `cargo run -p redis-token-bucket-client --example basic --features connection-manager [redis://HOST:PORT]`
 
 use std::error::Error;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Many tenants over a cluster. `cargo run --example cluster --features cluster redis://HOST:PORT ...`
+//! Many tenants over a cluster.
+//! `cargo run -p redis-token-bucket-client --example cluster --features cluster redis://HOST:PORT ...`
 
 use std::error::Error;
 use std::time::Duration;

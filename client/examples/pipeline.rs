@@ -1,4 +1,5 @@
-//! Many buckets in one round trip, and several that must all agree. `cargo run --example pipeline [redis://HOST:PORT]`
+//! Many buckets in one round trip, and several that must all agree.
+//! `cargo run -p redis-token-bucket-client --example pipeline [redis://HOST:PORT]`
 
 use std::error::Error;
 

@@ -1,5 +1,5 @@
-//! Waits for its turn, within bounds. `cargo run --example wait_and_retry --features connection-manager
-//! [redis://HOST:PORT]`
+//! Waits for its turn, within bounds.
+//! `cargo run -p redis-token-bucket-client --example wait_and_retry --features connection-manager [redis://HOST:PORT]`
 
 use std::error::Error;
 use std::hash::{BuildHasher, RandomState};

@@ -50,7 +50,11 @@ fn classify(request: &Parts) -> Classified {
 }
 
 async fn hello(Extension(Tenant(tenant)): Extension<Tenant>, Extension(decision): Extension<Decision>) -> String {
-    format!("hello {tenant}, {} tokens left\n", decision.remaining.unwrap_or_default())
+    match decision.remaining {
+        Some(left) => format!("hello {tenant}, {left} tokens left\n"),
+        // Redis was not heard, and the policy let the request pass.
+        None => format!("hello {tenant}, nobody knows how many tokens are left: {:?}\n", decision.source),
+    }
 }
 
 /// The cost is in the body, which the layer does not wait for: it has taken a token for the request, this takes one for
@@ -115,9 +119,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = tokio::net::TcpListener::bind(address).await?;
     let at = listener.local_addr()?;
     println!("listening on {at}; try, and more than ten times:");
-    println!("  curl -i -H 'Authorization: Bearer key-of-acme' http://{at}/");
-    println!("  curl -i -H 'Authorization: Bearer key-of-acme' http://{at}/search");
-    println!("  curl -i -H 'Authorization: Bearer key-of-acme' --json '[\"a\",\"b\",\"c\"]' http://{at}/import");
+    let (key, json) = ("Authorization: Bearer key-of-acme", "Content-Type: application/json");
+    println!("  curl -i -H '{key}' http://{at}/");
+    println!("  curl -i -H '{key}' http://{at}/search");
+    println!("  curl -i -H '{key}' -H '{json}' -d '[\"a\",\"b\",\"c\"]' http://{at}/import");
     println!("  curl -i http://{at}/  # nobody");
     axum::serve(listener, app(limiter()?, metrics)).await?;
     Ok(())

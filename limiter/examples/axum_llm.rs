@@ -89,7 +89,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let at = listener.local_addr()?;
     println!("listening on {at}; try, with a larger max_tokens too:");
     let (key, ask) = ("Authorization: Bearer key-of-acme", r#"{"prompt":"say this again","max_tokens":400}"#);
-    println!("  curl -i -H '{key}' --json '{ask}' http://{at}/complete");
+    println!("  curl -i -H '{key}' -H 'Content-Type: application/json' -d '{ask}' http://{at}/complete");
     axum::serve(listener, app(limiter)).await?;
     Ok(())
 }

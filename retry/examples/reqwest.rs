@@ -16,7 +16,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .map(|_| {
             let (client, url) = (client.clone(), url.clone());
             tokio::spawn(async move {
-                let send = || client.get(&url).bearer_auth("key-of-bigco").send();
+                let send = || client.get(&url).bearer_auth("key-of-acme").send();
                 let answer = patience.retry(send, asked).await;
                 (answer.map(|response| response.status()), start.elapsed())
             })
