@@ -19,6 +19,7 @@ use redis_token_bucket_limiter::middleware::{Charge, Classified, FIELD_NAMES, Ht
 use redis_token_bucket_limiter::{
     Decision, KnownEmpty, Limiter, Metrics, OnFault, Quota, Redis, Tenants, Tiers, UnknownTenant,
 };
+use tokio::time::timeout;
 use tower::ServiceBuilder;
 use tower_http::cors::{Any, CorsLayer};
 use tower_http::timeout::TimeoutLayer;
@@ -115,6 +116,10 @@ fn metrics() -> Result<PrometheusHandle, Box<dyn Error>> {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let metrics = metrics()?;
+    let limiter = limiter()?;
+    // The first calls need not be the ones that connect. A service whose Redis is away can begin all the same.
+    let _ = timeout(Duration::from_secs(2), limiter.ready()).await;
+
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let listener = tokio::net::TcpListener::bind(address).await?;
     let at = listener.local_addr()?;
@@ -124,6 +129,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("  curl -i -H '{key}' http://{at}/search");
     println!("  curl -i -H '{key}' -H '{json}' -d '[\"a\",\"b\",\"c\"]' http://{at}/import");
     println!("  curl -i http://{at}/  # nobody");
-    axum::serve(listener, app(limiter()?, metrics)).await?;
+    axum::serve(listener, app(limiter, metrics)).await?;
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! `REDIS_URL` names another server than `redis://127.0.0.1:6379`.
 
 use std::error::Error;
+use std::time::Duration;
 
 use axum::extract::{Extension, Request, State};
 use axum::http::header;
@@ -16,6 +17,7 @@ use axum::{Json, Router};
 use redis_token_bucket_limiter::middleware::{Charge, Http, RateLimitLayer};
 use redis_token_bucket_limiter::{Limiter, OnFault, Quota, Redis, Tenants, Tiers, UnknownTenant};
 use serde::Deserialize;
+use tokio::time::timeout;
 use tower::ServiceBuilder;
 
 #[derive(Clone)]
@@ -83,6 +85,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .tier("free", [("requests", Quota::per_minute(20)), ("llm-tokens", Quota::per_hour(1_000))])
         .tenant("acme", "free");
     let limiter = Limiter::new(Redis::standalone(redis)?, Tenants::new(tiers)?, OnFault::Closed);
+    // The first calls need not be the ones that connect. A service whose Redis is away can begin all the same.
+    let _ = timeout(Duration::from_secs(2), limiter.ready()).await;
 
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let listener = tokio::net::TcpListener::bind(address).await?;

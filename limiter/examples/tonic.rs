@@ -5,10 +5,12 @@
 //! `REDIS_URL` names another server than `redis://127.0.0.1:6379`.
 
 use std::error::Error;
+use std::time::Duration;
 
 use axum::http::request::Parts;
 use redis_token_bucket_limiter::middleware::{Charge, RateLimitLayer};
 use redis_token_bucket_limiter::{Limiter, OnFault, Quota, Redis, Tenants, Tiers, UnknownTenant};
+use tokio::time::timeout;
 use tonic::service::InterceptorLayer;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -41,6 +43,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .tier("free", [("calls", Quota::per_minute(6).burst(3))])
         .tenant("acme", "free");
     let limiter = Limiter::new(Redis::standalone(redis)?, Tenants::new(tiers)?, OnFault::Closed);
+    // The first calls need not be the ones that connect. A service whose Redis is away can begin all the same.
+    let _ = timeout(Duration::from_secs(2), limiter.ready()).await;
 
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:50051".to_owned());
     let listener = tokio::net::TcpListener::bind(address).await?;
