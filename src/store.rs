@@ -73,8 +73,8 @@ impl<'a> Slot<'a> {
 }
 
 /// A key that was opened by a call of this moment, whatever is under it.
-pub(crate) struct Opened<'a> {
-    key: Key<'a>,
+pub(crate) struct Opened<K> {
+    key: K,
     now: Micros,
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn take_fast<'a>(
     name: KeyName<'a>,
     take: &FastTake,
     event: &CStr,
-) -> Result<FastTaken, Opened<'a>> {
+) -> Result<FastTaken, Opened<Key<'a>>> {
     let Opened { mut key, now } = open(ctx, name);
     let taken = match key.value() {
         Value::Bytes(bytes) => take.take(bytes, server::expiry_slack(), now),
@@ -104,17 +104,20 @@ pub(crate) fn take_fast<'a>(
     Ok(taken)
 }
 
-/// The fast path of a peek, if it is one for what is under the key.
+/// The fast path of a peek, if it is one for what is under the key, or else the key, open to be read.
 #[inline(always)]
-pub(crate) fn peek_fast(ctx: &Context, name: KeyName<'_>, take: &FastTake) -> Option<(u64, u64)> {
-    let now = server::now();
-    match Key::open_for_reading(ctx, name) {
+pub(crate) fn peek_fast<'a>(
+    ctx: &'a Context,
+    name: KeyName<'a>,
+    take: &FastTake,
+) -> Result<(u64, u64), Opened<Option<Key<'a>>>> {
+    let Opened { mut key, now } = open_to_read(ctx, name);
+    let peeked = match key.as_mut().map(Key::value) {
         None => take.peek(None, now),
-        Some(mut key) => match key.value() {
-            Value::Bytes(bytes) => take.peek(Some(bytes), now),
-            _ => None,
-        },
-    }
+        Some(Value::Bytes(bytes)) => take.peek(Some(bytes), now),
+        Some(_) => None,
+    };
+    peeked.ok_or(Opened { key, now })
 }
 
 /// Tells everybody who has to know about a bucket that was stored.
@@ -138,7 +141,7 @@ pub(crate) fn update<T>(
 
 /// Opens a key for [`update_opened`].
 #[inline(always)]
-pub(crate) fn open<'a>(ctx: &'a Context, name: KeyName<'a>) -> Opened<'a> {
+pub(crate) fn open<'a>(ctx: &'a Context, name: KeyName<'a>) -> Opened<Key<'a>> {
     Opened { now: server::now(), key: Key::open_for_writing(ctx, name) }
 }
 
@@ -146,7 +149,7 @@ pub(crate) fn open<'a>(ctx: &'a Context, name: KeyName<'a>) -> Opened<'a> {
 #[inline(always)]
 pub(crate) fn update_opened<T>(
     ctx: &Context,
-    Opened { key, now }: Opened<'_>,
+    Opened { key, now }: Opened<Key<'_>>,
     name: KeyName<'_>,
     quota: &Quota,
     event: &CStr,
@@ -163,6 +166,19 @@ pub(crate) fn update_opened<T>(
         None => slot.correct(ctx, quota, now)?,
     }
     Ok(answer)
+}
+
+/// Opens a key for [`bucket_of`], if it exists.
+#[inline(always)]
+pub(crate) fn open_to_read<'a>(ctx: &'a Context, name: KeyName<'a>) -> Opened<Option<Key<'a>>> {
+    Opened { now: server::now(), key: Key::open_for_reading(ctx, name) }
+}
+
+/// The bucket under a key, if there is one, and the moment of the call.
+#[inline(always)]
+pub(crate) fn bucket_of(Opened { key, now }: Opened<Option<Key<'_>>>) -> Result<(Option<Bucket>, Micros), Error> {
+    let Some(mut key) = key else { return Ok((None, now)) };
+    Ok((decode(key.value())?.map(|record| record.bucket), now))
 }
 
 /// Looks at the record under a key, if there is one, without touching either.

@@ -165,6 +165,24 @@ fn disturbs_no_transaction_that_watches_the_bucket_and_no_clients_cache() {
 }
 
 #[test]
+fn looks_once_whatever_is_there() {
+    let (_server, _clock, mut client) = every_state();
+    client.ok("SET text 123456789012345678901234");
+    client.ok("CONFIG RESETSTAT");
+    let mut looks = 0;
+    for key in STATES.into_iter().chain(["text"]) {
+        for quota in QUOTAS {
+            for cost in ["0", "1", "1000"] {
+                client.ask(&format!("TB.PEEK {key} {quota} {cost}"));
+                looks += 1;
+                let looked = client.info_int("keyspace_hits") + client.info_int("keyspace_misses");
+                assert_eq!(looked, looks, "TB.PEEK {key} {quota} {cost}");
+            }
+        }
+    }
+}
+
+#[test]
 fn never_moves_an_expiry() {
     let (_server, clock, mut client) = every_state();
     let deadlines = |client: &mut Client| STATES.map(|key| client.int(&format!("PEXPIRETIME {key}")));

@@ -12,8 +12,8 @@ use crate::args;
 use crate::error::Error;
 use crate::manual::{Access, Arg, Keys, Manual};
 use crate::reply::Reply;
-use crate::server::{self, Args, Command, Context};
-use crate::store;
+use crate::server::{Args, Command, Context, Key};
+use crate::store::{self, Opened};
 
 /// `TB.PEEK`.
 pub(crate) struct Peek;
@@ -33,11 +33,12 @@ impl Command for Peek {
 
     #[inline(always)]
     fn call(ctx: &Context, args: &Args<'_>) -> Result<Reply, Error> {
-        match take::fast(args).and_then(|(name, take)| store::peek_fast(ctx, name, &take)) {
-            Some((remaining, wait)) => {
+        let Some((name, take)) = take::fast(args) else { return Ok(in_full(ctx, args, None)?.into()) };
+        match store::peek_fast(ctx, name, &take) {
+            Ok((remaining, wait)) => {
                 Ok(Reply::Integers([i64::from(wait == 0), remaining.cast_signed(), wait.cast_signed()]))
             }
-            None => Ok(in_full(ctx, args)?.into()),
+            Err(opened) => Ok(in_full(ctx, args, Some(opened))?.into()),
         }
     }
 }
@@ -45,10 +46,10 @@ impl Command for Peek {
 /// The whole of a peek, from its arguments on.
 #[cold]
 #[inline(never)]
-fn in_full(ctx: &Context, args: &Args<'_>) -> Result<Decision, Error> {
+fn in_full(ctx: &Context, args: &Args<'_>, opened: Option<Opened<Option<Key<'_>>>>) -> Result<Decision, Error> {
     let quota = args::quota(args, 2)?;
     let cost = args::optional_cost(args, 4)?;
-    let now = server::now();
-    let bucket = store::read(ctx, args.key(1)?, |_, record| record.bucket)?;
+    let name = args.key(1)?;
+    let (bucket, now) = store::bucket_of(opened.unwrap_or_else(|| store::open_to_read(ctx, name)))?;
     Ok(Bucket::or_full(bucket, &quota, now).peek(&quota, cost, now))
 }

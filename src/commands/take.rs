@@ -15,7 +15,7 @@ use crate::args;
 use crate::error::Error;
 use crate::manual::{Access, Arg, Keys, Manual};
 use crate::reply::Reply;
-use crate::server::{Args, Command, Context, KeyName};
+use crate::server::{Args, Command, Context, Key, KeyName};
 use crate::store::Opened;
 use crate::{stats, store};
 
@@ -67,7 +67,7 @@ pub(super) fn fast<'a>(args: &Args<'a>) -> Option<(KeyName<'a>, FastTake)> {
 /// The whole of a take, from its arguments on.
 #[cold]
 #[inline(never)]
-fn in_full(ctx: &Context, args: &Args<'_>, opened: Option<Opened<'_>>) -> Result<Decision, Error> {
+fn in_full(ctx: &Context, args: &Args<'_>, opened: Option<Opened<Key<'_>>>) -> Result<Decision, Error> {
     let quota = args::quota(args, 2)?;
     let cost = args::optional_cost(args, 4)?;
     let name = args.key(1)?;
