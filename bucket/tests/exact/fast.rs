@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use redis_token_bucket_core::{Amount, Bucket, FastTake, FastTaken, Micros, Quota, Rate, Record, Retry};
+use redis_token_bucket_core::{Amount, Bucket, FastTake, FastTaken, Micros, Quota, Rate, Record, Retry, Slack};
 
 use crate::config;
 use crate::world::{NEW_YEAR, SLACK, balance, deadline};
@@ -14,16 +14,17 @@ struct Both {
     fast: FastTake,
     quota: Quota,
     cost: Amount,
+    slack: Slack,
 }
 
 /// What the fast path reads, the parsers read too.
-fn both(capacity: &str, rate: &str, cost: Option<&str>) -> Option<Both> {
+fn both(capacity: &str, rate: &str, cost: Option<&str>, slack: Slack) -> Option<Both> {
     let fast = FastTake::parse(capacity.as_bytes(), rate.as_bytes(), cost.map(str::as_bytes))?;
     let capacity = Amount::parse(capacity.as_bytes()).unwrap();
     let quota = Quota { capacity, rate: Rate::parse(rate.as_bytes()).unwrap() };
     let cost = cost.map_or(Amount::ONE, |cost| Amount::parse(cost.as_bytes()).unwrap());
     assert_eq!(fast.cost(), cost);
-    Some(Both { fast, quota, cost })
+    Some(Both { fast, quota, cost, slack })
 }
 
 impl Both {
@@ -31,8 +32,8 @@ impl Both {
     fn in_full(&self, record: &Record, now: Micros) -> (Option<Record>, [i64; 3]) {
         let (bucket, decision) = record.bucket.take(&self.quota, self.cost, now);
         let stored = match bucket {
-            Some(bucket) => Some(Record::with(Some(record), bucket, &self.quota, SLACK)),
-            None => record.corrected(&self.quota, SLACK, now),
+            Some(bucket) => Some(Record::with(Some(record), bucket, &self.quota, self.slack)),
+            None => record.corrected(&self.quota, self.slack, now),
         };
         (stored, [decision.allowed.into(), decision.remaining.cast_signed(), decision.retry.as_millis()])
     }
@@ -48,7 +49,7 @@ impl Both {
             );
         }
         let (stored, answer) = self.in_full(record, now);
-        match self.fast.take(&record.encode(), SLACK, now) {
+        match self.fast.take(&record.encode(), self.slack, now) {
             None => return false,
             Some(FastTaken::Granted(remaining, bytes)) => {
                 assert_eq!(answer, [1, remaining as i64, 0], "{record:?} at {now:?}");
@@ -67,7 +68,7 @@ impl Both {
 fn amounts() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => (1_u32..8).prop_flat_map(|digits| (0..10_u64.pow(digits)).prop_map(|tokens| tokens.to_string())),
-        1 => select(vec!["0", "1", "007", "9223371", "9223372", "9223373", "9999999", "2.5", "1e3", "", "-1", "1_0", "12345678"])
+        1 => select(vec!["0", "1", "007", "9223371", "9223372", "9223373", "9999999", "2.5", "1e3", "", "-1", "1_0", "12345678", "1:"])
             .prop_map(str::to_owned),
     ]
 }
@@ -80,10 +81,15 @@ fn rates() -> impl Strategy<Value = String> {
         2 => (number(), number()).prop_map(|(tokens, seconds)| format!("{tokens}/{seconds}")),
         1 => select(vec![
             "0", "1000000000000", "1000000000001", ".5", "5.", ".", "/", "1/", "/1", "0/5", "5/0", "1.2.3", "1/2/3", "1./2", "1e3",
-            "0.0000001", "18446744073709551615", "999999999999999999", "1/999999999999999", "0.000001", "",
+            "0.0000001", "18446744073709551615", "18446744073709551617", "999999999999999999", "1:", "1/:", "1/999999999999999", "0.000001", "",
         ])
         .prop_map(str::to_owned),
     ]
+}
+
+/// Settings of the slack, in milliseconds.
+fn slacks() -> impl Strategy<Value = u64> {
+    select(vec![0, 1, 1_000, Slack::MAX_MILLIS])
 }
 
 /// A share of the capacity, from deep in debt to above it, in thousandths, with odd steps.
@@ -105,12 +111,13 @@ proptest! {
         cost in prop_oneof![amounts().prop_map(Some), (0_u64..20).prop_map(|cost| Some(cost.to_string())), Just(None)],
         elapsed in prop_oneof![-5_000_000_i64..5_000_000, 0_i64..100_000_000_000, Just(0)],
         life in prop_oneof![-2_000_000_i64..4_000_000, 0_i64..100_000_000_000],
+        slack in slacks().prop_map(Slack::from_millis),
     ) {
-        if let Some(both) = both(&capacity, &rate, cost.as_deref()) {
+        if let Some(both) = both(&capacity, &rate, cost.as_deref(), slack) {
             let now = Micros::new(NEW_YEAR.saturating_add_signed(elapsed));
             let bucket = Bucket { balance: balance(units), stamp: Micros::new(NEW_YEAR) };
             both.agree(&Record { bucket, deadline: deadline(NEW_YEAR.saturating_add_signed(life)) }, now);
-            both.agree(&Record { deadline: Record::with(None, bucket, &both.quota, SLACK).deadline, bucket }, now);
+            both.agree(&Record { deadline: Record::with(None, bucket, &both.quota, slack).deadline, bucket }, now);
             let full = Bucket::full(&both.quota, now).peek(&both.quota, both.cost, now);
             match both.fast.peek(None, now) {
                 Some(peeked) => prop_assert_eq!(peeked, (full.remaining, 0)),
@@ -119,12 +126,64 @@ proptest! {
         }
     }
 
+    /// The deadline comes when the bucket is full, to the unit, or as late as one may, to the microsecond.
+    #[test]
+    fn agrees_where_a_deadline_just_stands(
+        (capacity, tokens, seconds) in (1_u64..1_000, 1_u64..100, 1_u64..1_000),
+        slack_millis in slacks(),
+        share in 0_u64..=1_000,
+        late in -2_i64..3,
+        elapsed in prop_oneof![Just(0), 0_u64..3_000_000],
+        odd in -2_i128..3,
+        cost in 1_u64..4,
+    ) {
+        let slack = Slack::from_millis(slack_millis);
+        let (rate, all) = (format!("{tokens}/{seconds}"), capacity.to_string());
+        let until = deadline(NEW_YEAR);
+        let end = until.as_millis().unwrap() * 1_000;
+        let refill = (capacity * seconds * 1_000_000).div_ceil(tokens);
+        // As the bucket is when it was written last.
+        let stored = |life: u64, units: i128, elapsed: u64| {
+            let stamp = Micros::new(end - life - elapsed);
+            (Record { bucket: Bucket { balance: balance(units), stamp }, deadline: until }, Micros::new(end - life))
+        };
+        let gain = |micros: u64| i128::from(micros) * i128::from(tokens) * 1_000_000 / i128::from(seconds);
+        let (full, life) = (i128::from(capacity) * TOKEN, refill * share / 1_000);
+
+        let refused = both(&all, &rate, Some(&all), slack).unwrap();
+        let (record, now) = stored(life, full - gain(life + elapsed) + odd, elapsed);
+        refused.agree(&record, now);
+
+        let granted = both(&all, &rate, Some(&cost.to_string()), slack).unwrap();
+        let (record, now) = stored(life, full - gain(life) + i128::from(cost) * TOKEN - gain(elapsed) + odd, elapsed);
+        granted.agree(&record, now);
+
+        let latest = refill + slack_millis * 1_000 + 512_000;
+        let (record, now) = stored(latest.saturating_add_signed(late), full - odd, elapsed);
+        granted.agree(&record, now);
+    }
+
     #[test]
     fn no_other_string_is_a_bucket(bytes in any::<[u8; Record::LEN]>()) {
-        let fast = FastTake::parse(b"100", b"10", None).unwrap();
-        prop_assume!(Record::decode(&bytes).is_none());
-        prop_assert_eq!(fast.take(&bytes, SLACK, Micros::new(NEW_YEAR)), None);
-        prop_assert_eq!(fast.peek(Some(&bytes), Micros::new(NEW_YEAR)), None);
+        let both = both("100", "10", None, SLACK).unwrap();
+        let now = Micros::new(NEW_YEAR);
+        let bucket = Bucket::full(&both.quota, now);
+        let [magic, ..] = Record::with(None, bucket, &both.quota, SLACK).encode();
+        // One of these check bytes fits, which is what a client does who forges a bucket.
+        let forged = (0..=u8::MAX).map(|check| {
+            let mut bytes = bytes;
+            bytes[..2].copy_from_slice(&[magic, check]);
+            bytes
+        });
+        for bytes in forged.chain([bytes]) {
+            if let Some(record) = Record::decode(&bytes) {
+                prop_assert_eq!(record.encode(), bytes);
+                both.agree(&record, now);
+            } else {
+                prop_assert_eq!(both.fast.take(&bytes, SLACK, now), None);
+                prop_assert_eq!(both.fast.peek(Some(&bytes), now), None);
+            }
+        }
     }
 }
 
@@ -139,7 +198,7 @@ fn ordinary_calls_take_it() {
         ("9000000", "250000"),
         ("1", "1"),
     ] {
-        let both = both(capacity, rate, None).unwrap();
+        let both = both(capacity, rate, None, SLACK).unwrap();
         let start = Micros::new(NEW_YEAR);
         let first = Bucket::full(&both.quota, start).take(&both.quota, both.cost, start).0.unwrap();
         let mut record = Record::with(None, first, &both.quota, SLACK);
