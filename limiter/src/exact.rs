@@ -29,8 +29,10 @@ pub(crate) fn time_for(tokens: Tokens, quota: Quota) -> Option<Duration> {
     if lack == 0 {
         return Some(Duration::ZERO);
     }
-    let nanos =
-        lack.checked_mul(quota.rate().every().as_nanos())?.checked_add(tokens.checked_sub(1)?)?.checked_div(tokens)?;
+    // In two parts, so that large quotas of long times fit.
+    let every = quota.rate().every().as_nanos();
+    let (whole, rest) = (lack.checked_div(tokens)?.checked_mul(every)?, lack.checked_rem(tokens)?.checked_mul(every)?);
+    let nanos = whole.checked_add(rest.checked_add(tokens.checked_sub(1)?)?.checked_div(tokens)?)?;
     Some(Duration::from_nanos(u64::try_from(nanos).ok()?))
 }
 
@@ -91,6 +93,8 @@ mod tests {
         assert_eq!(time_for(Tokens::ONE, quota), Some(Duration::from_millis(600)));
         assert_eq!(time_for(Tokens::ONE, Quota::per_second(3)), Some(Duration::from_nanos(333_333_334)));
         assert_eq!(time_for(Tokens::ONE, Quota::once(5)), None);
+        let most = Quota::per(tokens("1e15"), Duration::from_secs(31_536_000));
+        assert_eq!(time_for(tokens("1e15"), most), Some(Duration::from_secs(31_536_000)));
         assert_eq!(time_for(Tokens::ZERO, Quota::once(5)), None.or(Some(Duration::ZERO)));
     }
 

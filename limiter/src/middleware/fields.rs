@@ -133,10 +133,11 @@ impl Told {
 }
 
 /// So many tokens in so many seconds: the capacity in the time it takes to come back, or where that is less than a second's
-/// tokens, a second's. Without a time if nothing comes back.
+/// tokens, a second's. Without a time if nothing comes back, or there is no room for it.
 fn window(quota: Quota) -> (u64, Option<u64>) {
     let capacity = exact::rounded(quota.capacity()).min(LARGEST);
-    if quota.rate().tokens() == Tokens::ZERO {
+    // A bucket that holds nothing grants nothing, however much flows into it.
+    if quota.rate().tokens() == Tokens::ZERO || quota.capacity() == Tokens::ZERO {
         return (capacity, None);
     }
     let refill = exact::time_for(quota.capacity(), quota).unwrap_or(Duration::MAX);
@@ -155,13 +156,28 @@ pub(super) fn seconds(delay: Duration) -> u64 {
 /// Adds a member to a list, unless the service behind has one of that name already, and so knows better.
 fn append(headers: &mut HeaderMap, field: HeaderName, class: &str, member: impl Fn(&str) -> Option<String>) {
     let name = quoted(class);
-    let is_there = |value: &HeaderValue| value.to_str().is_ok_and(|value| value.contains(&name));
+    let is_there = |value: &HeaderValue| value.to_str().is_ok_and(|list| has_member(list, &name));
     if headers.get_all(&field).iter().any(is_there) {
         return;
     }
     if let Some(value) = member(&name).and_then(|member| HeaderValue::try_from(member).ok()) {
         headers.append(field, value);
     }
+}
+
+/// Whether a list has a member that is this string, in its quotes. Strings that are parameters, or parts of others, are none.
+fn has_member(list: &str, name: &str) -> bool {
+    let (mut in_string, mut is_escaped) = (false, false);
+    let mut members = list.split(|char| {
+        match char {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = in_string,
+            '"' => in_string = !in_string,
+            _ => return char == ',' && !in_string,
+        }
+        false
+    });
+    members.any(|member| member.trim_start().starts_with(name))
 }
 
 fn insert(headers: &mut HeaderMap, field: HeaderName, number: Option<u64>) {

@@ -124,7 +124,11 @@ fn told<Body, R: Respond>(
     if let Some(Checked { decision, class }) = checked {
         let status = response.status();
         respond.pass(&class, &decision, status, response.headers_mut());
-        response.extensions_mut().insert(decision);
+        // The refusal of a layer further in is what this response is.
+        let is_refusal = response.extensions().get().is_some_and(|inner: &Decision| !inner.is_allowed());
+        if !is_refusal {
+            response.extensions_mut().insert(decision);
+        }
     }
     response
 }

@@ -5,8 +5,8 @@
 //! from a header, for [reasons](Classify#why-no-header-is-read).
 //!
 //! A handler finds the [`Decision`](crate::Decision) in the request's extensions, and layers further out in those of the
-//! response. Where a cost is known in the handler only, or afterwards, the handler calls
-//! [`Limiter::check`](crate::Limiter::check) itself and says it with [`Http`].
+//! response: of several limiters, that of the one which refused, or else of the outermost. Where a cost is known in the
+//! handler only, or afterwards, the handler calls [`Limiter::check`](crate::Limiter::check) itself and says it with [`Http`].
 
 mod answer;
 mod body;

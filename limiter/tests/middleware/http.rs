@@ -115,6 +115,26 @@ async fn a_wait_of_many_years_is_said_in_31_bits() {
 }
 
 #[tokio::test]
+async fn a_quota_of_nothing_is_said_to_be_nothing() {
+    let server = Server::start();
+    let url = simple(patient(redis(&server), Quota::per_second(10).burst(0))).await;
+    let never = get(&url, "acme").await;
+    assert_eq!((never.status, never.header("retry-after")), (429, None));
+    assert_eq!(never.list("ratelimit-policy"), [member("api", &[("q", 0)])]);
+    assert_eq!(never.header("x-ratelimit-limit"), Some("0"));
+}
+
+#[tokio::test]
+async fn ten_terabytes_a_day_are_said_to_be_a_days() {
+    let server = Server::start();
+    let url = simple(patient(redis(&server), Quota::per_day(10_000_000_000_000))).await;
+    assert_eq!(
+        get(&url, "acme").await.list("ratelimit-policy"),
+        [member("api", &[("q", 10_000_000_000_000), ("w", 86_400)])]
+    );
+}
+
+#[tokio::test]
 async fn a_forged_header_changes_nothing() {
     let server = Server::start();
     let url = simple(patient(redis(&server), Quota::once(3))).await;
@@ -259,6 +279,26 @@ async fn what_the_service_says_of_its_own_limits_stands() {
 }
 
 #[tokio::test]
+async fn only_a_member_of_that_name_is_the_services_own() {
+    let server = Server::start();
+    let limits = RateLimitLayer::new(patient(redis(&server), Quota::once(50)), api);
+    let layers = ServiceBuilder::new().layer(from_fn(authenticate)).layer(limits);
+    let told = async |of: &'static str| {
+        let service = any(async move || [("ratelimit-policy", of)]);
+        let url = serve(Router::new().route("/", service).layer(layers.clone())).await;
+        let told = get(&url, "acme").await;
+        told.headers.get_all("ratelimit-policy").iter().any(|policy| policy == r#""api";q=50"#)
+    };
+    for other in [r#""x";q=1;of="api""#, r#""x\"api";q=1"#, r#""x";of="a, \"api""#, r#"x, y;of="api", "apis""#, "\"api"]
+    {
+        assert!(told(other).await, "{other}");
+    }
+    for own in [r#""api";q=1"#, r#""x,y\\";q=1;of="z","api""#, r#"x,  "api" ;q=1"#] {
+        assert!(!told(own).await, "{own}");
+    }
+}
+
+#[tokio::test]
 async fn any_name_of_a_class_can_be_parsed() {
     let server = Server::start();
     for (class, name) in
@@ -325,6 +365,30 @@ async fn the_decision_is_seen_inside_and_outside() {
         (429, Source::KnownEmpty, '{'),
     ];
     assert_eq!(seen, expected.map(|(status, source, body)| (status, source.name().to_owned(), body)));
+}
+
+#[tokio::test]
+async fn the_refusal_of_a_limiter_further_in_is_seen_outside() {
+    let server = Server::start();
+    let limits = |class: &'static str, quota| {
+        RateLimitLayer::new(patient(redis(&server), quota), move |_: &Parts| Charge::to("acme", class))
+    };
+    let note = async |request: axum::extract::Request, next: axum::middleware::Next| {
+        let mut response = next.run(request).await;
+        let decision: &Decision = response.extensions().get().unwrap();
+        let seen = format!("{} of {}", decision.is_allowed(), decision.quota.unwrap().capacity());
+        response.headers_mut().insert("seen", seen.parse().unwrap());
+        response
+    };
+    let layers = ServiceBuilder::new()
+        .layer(from_fn(note))
+        .layer(limits("all", Quota::once(3)))
+        .layer(limits("some", Quota::once(1)));
+    let url = serve(Router::new().fallback(any(async || "hello")).layer(layers)).await;
+    for (status, seen) in [(200, "true of 3"), (429, "false of 1"), (429, "false of 1"), (429, "false of 3")] {
+        let answer = get(&url, "").await;
+        assert_eq!((answer.status, answer.header("seen")), (status, Some(seen)));
+    }
 }
 
 #[tokio::test]
