@@ -7,6 +7,8 @@
 )]
 
 use crate::amount::{Amount, UNITS};
+use crate::number::{SHORT, digits};
+use crate::quota::{BY_PLACES, FASTEST, WHOLE};
 use crate::record::{Deadline, Record, Slack};
 use crate::time::Micros;
 
@@ -144,42 +146,22 @@ fn parse_whole(text: &[u8]) -> Option<i64> {
 /// A rate above 0, as units and the microseconds that they take.
 #[inline(always)]
 fn parse_rate(text: &[u8]) -> Option<(u64, u64)> {
-    const MICROS: u64 = 1_000_000;
-    const FASTEST: u64 = MICROS * MICROS * MICROS;
-    /// Units a microsecond in a token a second, by the digits after the point.
-    const UNITS: [u64; 7] = [MICROS, 100_000, 10_000, 1_000, 100, 10, 1];
-    // No more digits than fit in 64 bits.
-    if text.len() > 18 {
+    if text.len() > SHORT {
         return None;
     }
     let (tokens, rest) = digits(0, text);
     let (rate, micros) = match rest {
-        [] => (tokens.checked_mul(MICROS)?, 1),
+        [] => (tokens.checked_mul(WHOLE)?, 1),
         [b'.', fraction @ ..] => {
             let (tokens, rest) = digits(tokens, fraction);
-            (if rest.is_empty() { tokens.checked_mul(*UNITS.get(fraction.len())?)? } else { 0 }, 1)
+            (if rest.is_empty() { tokens.checked_mul(*BY_PLACES.get(fraction.len())?)? } else { 0 }, 1)
         }
         [b'/', seconds @ ..] => {
             let (seconds, rest) = digits(0, seconds);
-            (if rest.is_empty() && seconds > 0 { tokens.checked_mul(MICROS)? } else { 0 }, seconds)
+            (if rest.is_empty() && seconds > 0 { tokens.checked_mul(WHOLE)? } else { 0 }, seconds)
         }
         _ => return None,
     };
     // A ratio above the bound is rare, whatever its seconds.
     (rate > 0 && rate <= FASTEST).then_some((rate, micros))
-}
-
-/// Appends the digits that a text begins with to a number; answers what follows too. At most eighteen in all.
-#[inline(always)]
-fn digits(mut number: u64, text: &[u8]) -> (u64, &[u8]) {
-    let mut rest = text;
-    while let [byte, tail @ ..] = rest {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            break;
-        }
-        number = number * 10 + u64::from(digit);
-        rest = tail;
-    }
-    (number, rest)
 }

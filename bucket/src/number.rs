@@ -103,24 +103,38 @@ fn written_exponent(text: &[u8]) -> Result<i64, NumberError> {
 /// whatever has an exponent, more than eighteen bytes, or a fault.
 #[inline(always)]
 pub(crate) fn short_decimal(text: &[u8]) -> Option<(u64, usize)> {
-    if text.len() > 18 {
+    if text.len() > SHORT {
         return None;
     }
-    let (mut number, mut after_point) = (0_u64, None);
-    for (at, byte) in text.iter().enumerate() {
+    let (number, after_point) = match digits(0, text) {
+        (number, []) if !text.is_empty() => (number, 0),
+        // A point alone is no number.
+        (number, [b'.', fraction @ ..]) if text.len() > 1 => match digits(number, fraction) {
+            (number, []) => (number, fraction.len()),
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some((number, after_point))
+}
+
+/// So many digits fit in 64 bits, whatever they are.
+pub(crate) const SHORT: usize = 18;
+
+/// Appends the digits that a text begins with to a number, at most [`SHORT`] in all; answers what follows them too.
+#[inline(always)]
+pub(crate) fn digits(mut number: u64, text: &[u8]) -> (u64, &[u8]) {
+    let mut rest = text;
+    while let [byte, tail @ ..] = rest {
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {
-            if *byte != b'.' || after_point.is_some() {
-                return None;
-            }
-            after_point = Some(text.len() - at - 1);
-            continue;
+            break;
         }
-        // At most 18 digits: below 10^18 < 2^64.
+        // Below 10^18 < 2^64.
         number = number * 10 + u64::from(digit);
+        rest = tail;
     }
-    let digits = text.len() - usize::from(after_point.is_some());
-    (digits > 0).then_some((number, after_point.unwrap_or(0)))
+    (number, rest)
 }
 
 /// `10^exponent`, where that fits in 128 bits.

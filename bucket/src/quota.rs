@@ -12,8 +12,12 @@ use crate::wide::{cmp_products, mul_div_ceil, mul_div_floor};
 
 /// Units (1e-12 token) a microsecond in one token a second, as a power of ten.
 const SCALE: i64 = 6;
+/// Units a microsecond in one token a second.
+pub(crate) const WHOLE: u64 = 1_000_000;
+/// The same for a number that counts the last of so many decimals. More than six leave no whole number of units.
+pub(crate) const BY_PLACES: [u64; 7] = [WHOLE, 100_000, 10_000, 1_000, 100, 10, 1];
 /// The fastest rate, 1e12 tokens a second, in units a microsecond.
-const FASTEST: u128 = 1_000_000_000_000_000_000;
+pub(crate) const FASTEST: u64 = 1_000_000_000_000_000_000;
 /// The slowest rate above zero, 1e-18 tokens a second, as its inverse in microseconds a unit.
 const SLOWEST: u128 = 1_000_000_000_000;
 /// Significant digits of a number in a rate.
@@ -48,25 +52,17 @@ impl Rate {
     /// `tokens / 10^after_point` a second.
     #[inline(always)]
     fn short(tokens: u64, after_point: usize) -> Result<Self, NumberError> {
-        #[expect(clippy::indexing_slicing, reason = "evaluated by the compiler, where a bad index is an error")]
-        const POWERS: [u64; 19] = {
-            let mut powers = [1; 19];
-            let mut at = 1;
-            while at < powers.len() {
-                powers[at] = powers[at - 1] * 10;
-                at += 1;
-            }
-            powers
-        };
-        let power = *POWERS.get(after_point).ok_or(NumberError::Malformed)?;
-        // Below 10^18 * 10^6 < 2^128. Up to six decimals leave a whole number of units a microsecond.
-        let rate = if power <= 1_000_000 {
-            Self { units: u128::from(tokens) * u128::from(1_000_000 / power), micros: 1 }
-        } else {
-            Self { units: tokens.into(), micros: u128::from(power / 1_000_000) }
-        };
-        // Eighteen digits cannot write a rate below the slowest.
-        if rate.units > FASTEST * rate.micros { Err(NumberError::OutOfRange) } else { Ok(rate) }
+        let Some(units) = BY_PLACES.get(after_point) else { return Self::short_and_fine(tokens, after_point) };
+        // Below 10^18 * 10^6 < 2^128.
+        let units = u128::from(tokens) * u128::from(*units);
+        if units > FASTEST.into() { Err(NumberError::OutOfRange) } else { Ok(Self { units, micros: 1 }) }
+    }
+
+    /// More than six decimals, of eighteen digits at most: neither above the fastest rate nor below the slowest.
+    #[cold]
+    fn short_and_fine(tokens: u64, after_point: usize) -> Result<Self, NumberError> {
+        let micros = i64::try_from(after_point).ok().and_then(|places| power_of_ten(places - SCALE));
+        Ok(Self { units: tokens.into(), micros: micros.ok_or(NumberError::Malformed)? })
     }
 
     fn parse_long(text: &[u8]) -> Result<Self, NumberError> {
@@ -77,8 +73,8 @@ impl Rate {
         let (tokens, seconds) = text.split_at(slash);
         let seconds = seconds.get(1..).unwrap_or_default();
         if let (Some((tokens, 0)), Some((seconds, 0))) = (short_decimal(tokens), short_decimal(seconds))
-            && let (Some(units), 1..) = (tokens.checked_mul(1_000_000), seconds)
-            && u128::from(units) <= FASTEST * u128::from(seconds)
+            && let (Some(units), 1..) = (tokens.checked_mul(WHOLE), seconds)
+            && u128::from(units) <= u128::from(FASTEST) * u128::from(seconds)
         {
             // At most 10^18 seconds, so a rate above zero is not below the slowest.
             return Ok(if units == 0 { Self::ZERO } else { Self { units: units.into(), micros: seconds.into() } });
@@ -113,7 +109,7 @@ impl Rate {
             Self { units: tokens.mantissa, micros }
         };
         // The bound is on the number as written, so digits that were cut count.
-        match cmp_products(rate.units, 1, FASTEST, rate.micros) {
+        match cmp_products(rate.units, 1, FASTEST.into(), rate.micros) {
             Ordering::Greater => return Err(NumberError::OutOfRange),
             Ordering::Equal if tokens.dropped => return Err(NumberError::OutOfRange),
             _ => {}

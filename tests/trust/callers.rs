@@ -1,8 +1,8 @@
 //! Callers who take from many buckets at once while something happens to the servers, and what they saw of it.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -80,6 +80,12 @@ impl<F: FnMut() -> u16> Direct<F> {
     pub(crate) fn excusing(self, excused: &'static [&'static str]) -> Direct<F> {
         Direct { excused, ..self }
     }
+}
+
+/// A line to the server whose port this is at the moment.
+pub(crate) fn direct_to(target: &Arc<AtomicU16>) -> Direct<impl FnMut() -> u16 + use<>> {
+    let target = Arc::clone(target);
+    Direct::new(move || target.load(Ordering::SeqCst))
 }
 
 impl<F: FnMut() -> u16> Line for Direct<F> {

@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::callers::{
-    CALLERS, Direct, Line, Outcome, assert_only_the_lag_is_granted_twice, limits, taken, under_load, with_lag_watched,
+    CALLERS, Direct, Line, Outcome, assert_only_the_lag_is_granted_twice, direct_to, limits, taken, under_load,
+    with_lag_watched,
 };
 use crate::process::connect;
 use crate::support::{Client, Reply, START_US, Server, WallClock, eventually};
@@ -92,10 +93,7 @@ fn a_failover_over_a_slow_link_grants_twice_no_more_than_the_lag() {
     follow_over(&link, &replica, &primary);
     let (old, new) = (primary.port(), replica.port());
     let target = Arc::new(AtomicU16::new(old));
-    let line = || {
-        let target = target.clone();
-        Direct::new(move || target.load(Ordering::SeqCst))
-    };
+    let line = || direct_to(&target);
     let limits = limits(["a", "b"]);
     let ((seen, ()), safe) = with_lag_watched(old, new, || {
         under_load((0..CALLERS).map(|_| line()).collect(), &limits, || {
@@ -118,10 +116,7 @@ fn a_planned_failover_grants_no_token_twice_and_loses_none() {
     replica.follow(&primary);
     let (old, new) = (primary.port(), replica.port());
     let target = Arc::new(AtomicU16::new(old));
-    let line = || {
-        let target = target.clone();
-        Direct::new(move || target.load(Ordering::SeqCst))
-    };
+    let line = || direct_to(&target);
     let limits = limits(["a", "b"]);
     let (seen, began) = under_load((0..CALLERS).map(|_| line()).collect(), &limits, || {
         thread::sleep(Duration::from_millis(300));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::callers::{CALLERS, Direct, assert_only_the_lag_is_granted_twice, limits, under_load, with_lag_watched};
+use crate::callers::{CALLERS, assert_only_the_lag_is_granted_twice, direct_to, limits, under_load, with_lag_watched};
 use crate::cluster::{NODE_TIMEOUT, assert_no_key_is_stuck, await_return, become_primary};
 use crate::network::{address, at, cut_off, heal, with_own_network};
 use crate::support::{Server, eventually};
@@ -58,10 +58,7 @@ fn a_primary_that_must_have_a_replica_stops_soon_after_it_is_cut_off() {
         replica.catch_up(&primary);
         let (old, new) = (primary.port(), replica.port());
         let target = Arc::new(AtomicU16::new(old));
-        let line = || {
-            let target = target.clone();
-            Direct::new(move || target.load(Ordering::SeqCst)).excusing(&["NOREPLICAS "])
-        };
+        let line = || direct_to(&target).excusing(&["NOREPLICAS "]);
         let limits = limits(["a", "b"]);
         let mut client = primary.client();
         eventually("the replica counts", || (client.info("min_slaves_good_slaves") == "1").then_some(()));

@@ -60,42 +60,26 @@ async fn pass_on(caller: TcpStream, server: TcpStream, is_armed: Arc<AtomicBool>
     let (from_caller, to_caller) = caller.into_split();
     let (from_server, to_server) = server.into_split();
     let has_taken = Arc::new(AtomicBool::new(false));
-    let requests = tokio::spawn(requests(from_caller, to_server, Arc::clone(&is_armed), Arc::clone(&has_taken)));
-    replies(from_server, to_caller, is_armed, has_taken).await;
+    let requests = {
+        let (is_armed, has_taken) = (Arc::clone(&is_armed), Arc::clone(&has_taken));
+        tokio::spawn(pump(from_caller, to_server, move |bytes| {
+            if is_armed.load(Ordering::SeqCst) && bytes.windows(7).any(|window| window == b"TB.TAKE") {
+                has_taken.store(true, Ordering::SeqCst);
+            }
+            true
+        }))
+    };
+    // The server has answered, and so has carried out what it was sent.
+    let is_to_be_lost = || has_taken.load(Ordering::SeqCst) && is_armed.swap(false, Ordering::SeqCst);
+    pump(from_server, to_caller, |_| !is_to_be_lost()).await;
     requests.abort();
 }
 
-async fn requests(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
-    is_armed: Arc<AtomicBool>,
-    has_taken: Arc<AtomicBool>,
-) {
+/// Passes on what comes, until something must not pass or an end closes.
+async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut passes: impl FnMut(&[u8]) -> bool) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(len @ 1..) = from.read(&mut bytes).await {
-        let is_take = bytes[..len].windows(7).any(|window| window == b"TB.TAKE");
-        if is_take && is_armed.load(Ordering::SeqCst) {
-            has_taken.store(true, Ordering::SeqCst);
-        }
-        if to.write_all(&bytes[..len]).await.is_err() {
-            return;
-        }
-    }
-}
-
-async fn replies(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
-    is_armed: Arc<AtomicBool>,
-    has_taken: Arc<AtomicBool>,
-) {
-    let mut bytes = vec![0; 1 << 16];
-    while let Ok(len @ 1..) = from.read(&mut bytes).await {
-        // The server has answered, and so has carried out what it was sent.
-        if has_taken.load(Ordering::SeqCst) && is_armed.swap(false, Ordering::SeqCst) {
-            return;
-        }
-        if to.write_all(&bytes[..len]).await.is_err() {
+        if !passes(&bytes[..len]) || to.write_all(&bytes[..len]).await.is_err() {
             return;
         }
     }
