@@ -60,12 +60,11 @@ fn one_start(setup: &Setup, audience: Audience, cases: &[Case]) -> Vec<Option<f6
     drop(replica);
     stage.server.shutdown();
     let mut totals = profiles.totals(&pid).into_iter();
-    let cost = |there: &bool, case: &Case| {
+    let cost = |(there, case): (&bool, &Case)| {
         // What was counted up to the first of the two ECHOs is preparation.
         there.then(|| totals.nth(1)).flatten().map(|total| total as f64 / calls_of(case.contender) as f64)
     };
-    let mut cost = cost;
-    measured.iter().zip(cases).map(|(there, case)| cost(there, case)).collect()
+    measured.iter().zip(cases).map(cost).collect()
 }
 
 fn calls_of(contender: &Contender) -> usize {

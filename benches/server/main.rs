@@ -172,7 +172,7 @@ fn measure(setup: &Setup, extent: &Extent) -> Results {
         growth: GROWING
             .iter()
             .position(|name| *name == contender.name)
-            .map_or(Vec::new(), |at| points[at].split_off(0)),
+            .map_or_else(Vec::new, |at| std::mem::take(&mut points[at])),
     };
     let rows = CONTENDERS.iter().enumerate().map(row).collect();
     Results { server, rows }
