@@ -38,6 +38,9 @@ pub(crate) const SCRIPT_GRANTED: &str = "EVALSHA, granted";
 pub(crate) const SCRIPT_REFUSED: &str = "EVALSHA, refused";
 pub(crate) const CELL_GRANTED: &str = "CL.THROTTLE, granted";
 pub(crate) const CELL_REFUSED: &str = "CL.THROTTLE, refused";
+pub(crate) const GCRA_GRANTED: &str = "GCRA, granted";
+pub(crate) const GCRA_REFUSED: &str = "GCRA, refused";
+pub(crate) const INCREX_GRANTED: &str = "INCREX, granted";
 
 /// Tokens left of a million after a first take.
 const LEFT: RangeInclusive<i64> = 0..=999_999;
@@ -139,7 +142,23 @@ pub(crate) const CONTENDERS: &[Contender] = &[
         fresh: false,
     },
     Contender {
-        name: "INCREX, granted",
+        name: GCRA_GRANTED,
+        prefix: "gca:",
+        call: "GCRA KEY 999999 1000 1",
+        fill: "GCRA KEY 999999 1000 1 TOKENS 500000",
+        answer: Answer::Integers(&[0..=0, 1_000_000..=1_000_000, LEFT, -1..=-1, 0..=1_000]),
+        fresh: true,
+    },
+    Contender {
+        name: GCRA_REFUSED,
+        prefix: "gcd:",
+        call: "GCRA KEY 4 1 1000 TOKENS 5",
+        fill: "GCRA KEY 4 1 1000 TOKENS 5",
+        answer: Answer::Integers(&[1..=1, 5..=5, 0..=0, 1..=5_000, 1..=5_000]),
+        fresh: false,
+    },
+    Contender {
+        name: INCREX_GRANTED,
         prefix: "ixa:",
         call: "INCREX KEY UBOUND 1000000000 PX 1000000 ENX",
         fill: "INCREX KEY UBOUND 1000000000 PX 1000000 ENX",

@@ -26,7 +26,9 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use callgrind::Audience;
-use contenders::{CELL_GRANTED, CONTENDERS, Contender, GRANTED, REFUSED, SCRIPT_GRANTED, SET};
+use contenders::{
+    CELL_GRANTED, CONTENDERS, Contender, GCRA_GRANTED, GRANTED, INCREX_GRANTED, REFUSED, SCRIPT_GRANTED, SET,
+};
 use growth::Point;
 use load::Load;
 use log::Logged;
@@ -51,7 +53,8 @@ const MANY_COUNTED: usize = 1_000;
 const MANY: usize = 100_000;
 
 /// Whose memory and time are watched as buckets grow.
-const GROWING: &[&str] = &["GET", SET, "INCR", GRANTED, REFUSED, SCRIPT_GRANTED, CELL_GRANTED, "INCREX, granted"];
+const GROWING: &[&str] =
+    &["GET", SET, "INCR", GRANTED, REFUSED, SCRIPT_GRANTED, CELL_GRANTED, GCRA_GRANTED, INCREX_GRANTED];
 
 /// What was measured of one contender.
 struct Row {

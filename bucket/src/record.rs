@@ -40,7 +40,7 @@ impl Deadline {
 
     /// The first deadline at or after `micros` since the epoch; [`Deadline::NEVER`] if the format cannot hold it.
     #[inline]
-    fn at_or_after(micros: u128) -> Self {
+    pub(crate) fn at_or_after(micros: u128) -> Self {
         let units = micros.div_ceil(u128::from(Self::UNIT_MICROS));
         if units >> Self::BITS == 0 { Self(units as u64) } else { Self::NEVER }
     }

@@ -29,19 +29,22 @@ fn both(capacity: &str, rate: &str, cost: Option<&str>, slack: Slack) -> Option<
 
 impl Both {
     /// What is to be stored, and the three integers.
-    fn in_full(&self, record: &Record, now: Micros) -> (Option<Record>, [i64; 3]) {
-        let (bucket, decision) = record.bucket.take(&self.quota, self.cost, now);
+    fn in_full(&self, record: Option<&Record>, now: Micros) -> (Option<Record>, [i64; 3]) {
+        let before = Bucket::or_full(record.map(|record| record.bucket), &self.quota, now);
+        let (bucket, decision) = before.take(&self.quota, self.cost, now);
         let stored = match bucket {
-            Some(bucket) => Some(Record::with(Some(record), bucket, &self.quota, self.slack)),
-            None => record.corrected(&self.quota, self.slack, now),
+            Some(bucket) => Some(Record::with(record, bucket, &self.quota, self.slack)),
+            None => record.and_then(|record| record.corrected(&self.quota, self.slack, now)),
         };
         (stored, [decision.allowed.into(), decision.remaining.cast_signed(), decision.retry.as_millis()])
     }
 
-    /// Whether the fast path answered.
-    fn agree(&self, record: &Record, now: Micros) -> bool {
-        let peek = record.bucket.peek(&self.quota, self.cost, now);
-        if let Some((remaining, wait)) = self.fast.peek(Some(&record.encode()), now) {
+    /// Whether the fast path answered, for a bucket that is stored or for none.
+    fn agree(&self, record: Option<&Record>, now: Micros) -> bool {
+        let bytes = record.map(Record::encode);
+        let before = Bucket::or_full(record.map(|record| record.bucket), &self.quota, now);
+        let peek = before.peek(&self.quota, self.cost, now);
+        if let Some((remaining, wait)) = self.fast.peek(bytes.as_ref(), now) {
             assert_eq!(
                 (remaining, wait as i64),
                 (peek.remaining, peek.retry.as_millis()),
@@ -49,12 +52,22 @@ impl Both {
             );
         }
         let (stored, answer) = self.in_full(record, now);
-        match self.fast.take(&record.encode(), self.slack, now) {
+        let granted = |remaining: u64, bytes| {
+            assert_eq!(answer, [1, remaining as i64, 0], "{record:?} at {now:?}");
+            let stored = stored.expect("a grant is stored");
+            assert_eq!(stored.encode(), bytes, "{record:?} at {now:?}");
+            stored
+        };
+        match self.fast.take(bytes.as_ref(), self.slack, now) {
             None => return false,
             Some(FastTaken::Granted(remaining, bytes)) => {
-                assert_eq!(answer, [1, remaining as i64, 0], "{record:?} at {now:?}");
-                let stored = stored.expect("a grant is stored");
-                assert_eq!((stored.encode(), stored.deadline), (bytes, record.deadline), "{record:?} at {now:?}");
+                let stored = granted(remaining, bytes);
+                assert_eq!(Some(stored.deadline), record.map(|record| record.deadline), "{record:?} at {now:?}");
+            }
+            Some(FastTaken::Moved(remaining, bytes, deadline)) => {
+                let stored = granted(remaining, bytes);
+                assert_eq!(stored.deadline, deadline, "{record:?} at {now:?}");
+                assert_ne!(Some(deadline), record.map(|record| record.deadline), "{record:?} at {now:?}");
             }
             Some(FastTaken::Refused(remaining, wait)) => {
                 assert_eq!(answer, [0, remaining as i64, wait as i64], "{record:?} at {now:?}");
@@ -116,8 +129,9 @@ proptest! {
         if let Some(both) = both(&capacity, &rate, cost.as_deref(), slack) {
             let now = Micros::new(NEW_YEAR.saturating_add_signed(elapsed));
             let bucket = Bucket { balance: balance(units), stamp: Micros::new(NEW_YEAR) };
-            both.agree(&Record { bucket, deadline: deadline(NEW_YEAR.saturating_add_signed(life)) }, now);
-            both.agree(&Record { deadline: Record::with(None, bucket, &both.quota, slack).deadline, bucket }, now);
+            both.agree(Some(&Record { bucket, deadline: deadline(NEW_YEAR.saturating_add_signed(life)) }), now);
+            both.agree(Some(&Record { deadline: Record::with(None, bucket, &both.quota, slack).deadline, bucket }), now);
+            both.agree(None, now);
             let full = Bucket::full(&both.quota, now).peek(&both.quota, both.cost, now);
             match both.fast.peek(None, now) {
                 Some(peeked) => prop_assert_eq!(peeked, (full.remaining, 0)),
@@ -152,15 +166,15 @@ proptest! {
 
         let refused = both(&all, &rate, Some(&all), slack).unwrap();
         let (record, now) = stored(life, full - gain(life + elapsed) + odd, elapsed);
-        refused.agree(&record, now);
+        refused.agree(Some(&record), now);
 
         let granted = both(&all, &rate, Some(&cost.to_string()), slack).unwrap();
         let (record, now) = stored(life, full - gain(life) + i128::from(cost) * TOKEN - gain(elapsed) + odd, elapsed);
-        granted.agree(&record, now);
+        granted.agree(Some(&record), now);
 
         let latest = refill + slack_millis * 1_000 + 512_000;
         let (record, now) = stored(latest.saturating_add_signed(late), full - odd, elapsed);
-        granted.agree(&record, now);
+        granted.agree(Some(&record), now);
     }
 
     #[test]
@@ -178,9 +192,9 @@ proptest! {
         for bytes in forged.chain([bytes]) {
             if let Some(record) = Record::decode(&bytes) {
                 prop_assert_eq!(record.encode(), bytes);
-                both.agree(&record, now);
+                both.agree(Some(&record), now);
             } else {
-                prop_assert_eq!(both.fast.take(&bytes, SLACK, now), None);
+                prop_assert_eq!(both.fast.take(Some(&bytes), SLACK, now), None);
                 prop_assert_eq!(both.fast.peek(Some(&bytes), now), None);
             }
         }
@@ -199,13 +213,12 @@ fn ordinary_calls_take_it() {
         ("1", "1"),
     ] {
         let both = both(capacity, rate, None, SLACK).unwrap();
-        let start = Micros::new(NEW_YEAR);
-        let first = Bucket::full(&both.quota, start).take(&both.quota, both.cost, start).0.unwrap();
-        let mut record = Record::with(None, first, &both.quota, SLACK);
-        for step in 1..200 {
-            let now = Micros::new(NEW_YEAR + step * 1_000);
-            assert!(both.agree(&record, now), "{capacity} at {rate}, call {step}");
-            record = both.in_full(&record, now).0.unwrap_or(record);
+        let mut record = None;
+        // In the second part deadlines move.
+        for millis in (0..200).chain((200..20_000).step_by(100)) {
+            let now = Micros::new(NEW_YEAR + millis * 1_000);
+            assert!(both.agree(record.as_ref(), now), "{capacity} at {rate}, after {millis} ms");
+            record = both.in_full(record.as_ref(), now).0.or(record);
         }
     }
 }
