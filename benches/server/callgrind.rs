@@ -2,8 +2,8 @@
 //!
 //! Counted: everything from reading a client's bytes to the reply in its buffer (inside `readQueryFromClient`, a symbol that
 //! every server exports): parsing, look-up, the command, feeding replicas and the append-only file. Not counted: start-up,
-//! cron, other threads, the kernel, cache misses. A server's hash seed is new at each start and moves a look-up by some
-//! tens of instructions, so each figure is the smallest of several starts; repeats then agree to about 0.3 %.
+//! cron, other threads, the kernel, cache misses. A server's hash seed is new at each start and moves each look-up by some
+//! tens of instructions, so each figure is the smallest of several starts.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,20 +28,27 @@ pub(crate) enum Audience {
     Replica,
 }
 
-/// The least instructions per call over several starts of the server, by case; nothing for what the server does not have.
-pub(crate) fn least(setup: &Setup, audience: Audience, cases: &[Case], starts: usize) -> Vec<Option<f64>> {
+/// Instructions per call over several starts of the server.
+#[derive(Clone, Copy)]
+pub(crate) struct Instructions {
+    pub(crate) least: f64,
+    pub(crate) most: f64,
+}
+
+/// Instructions per call, by case; nothing for what the server does not have.
+pub(crate) fn measure(setup: &Setup, audience: Audience, cases: &[Case], starts: usize) -> Vec<Option<Instructions>> {
     let valgrind = Command::new("valgrind").arg("--version").output();
     assert!(valgrind.is_ok(), "there is no valgrind here (apt install valgrind)");
-    let mut least = vec![None; cases.len()];
+    let mut seen: Vec<Option<Instructions>> = vec![None; cases.len()];
     for _ in 0..starts {
-        for (least, cost) in least.iter_mut().zip(one_start(setup, audience, cases)) {
-            *least = match (*least, cost) {
-                (Some(least), Some(cost)) => Some(f64::min(least, cost)),
-                (least, cost) => least.or(cost),
-            };
+        for (seen, cost) in seen.iter_mut().zip(one_start(setup, audience, cases)) {
+            *seen = cost.map(|cost| match seen {
+                Some(seen) => Instructions { least: seen.least.min(cost), most: seen.most.max(cost) },
+                None => Instructions { least: cost, most: cost },
+            });
         }
     }
-    least
+    seen
 }
 
 fn one_start(setup: &Setup, audience: Audience, cases: &[Case]) -> Vec<Option<f64>> {
@@ -54,7 +61,7 @@ fn one_start(setup: &Setup, audience: Audience, cases: &[Case]) -> Vec<Option<f6
     let replica = (audience == Audience::Replica).then(|| ReplicationStream::of(&stage.server));
     let measured: Vec<bool> = cases.iter().map(|case| stage.has(case.contender)).collect();
     for (case, _) in cases.iter().zip(&measured).filter(|(_, there)| **there) {
-        measure(&mut stage, case);
+        count(&mut stage, case);
     }
     let pid = stage.server.client().info("process_id");
     drop(replica);
@@ -71,7 +78,7 @@ fn calls_of(contender: &Contender) -> usize {
     if contender.command() == "evalsha" { SCRIPT_CALLS } else { CALLS }
 }
 
-fn measure(stage: &mut Stage, case: &Case) {
+fn count(stage: &mut Stage, case: &Case) {
     let mut connection = stage.connection();
     stage.prepare(case);
     // Caches, the first deadline and the like are not what a call costs.

@@ -13,7 +13,6 @@ use super::wire::{Calls, Connection};
 const PIPELINE: usize = 32;
 /// Calls per measurement, on keys all over the table.
 const SAMPLE: usize = 50_000;
-const ROUNDS: usize = 5;
 /// Keys are filled so many at a time: encoded calls take memory.
 const CHUNK: usize = 100_000;
 
@@ -22,18 +21,28 @@ const CHUNK: usize = 100_000;
 pub(crate) struct Point {
     pub(crate) buckets: usize,
     pub(crate) bytes: f64,
-    /// Microseconds of the server's processor time.
-    pub(crate) cpu: f64,
+    /// Microseconds of the server's processor time, if time is measured.
+    pub(crate) cpu: Option<f64>,
 }
 
 /// Fills each contender's own database to one size after the other, and measures it there; a row of points a contender.
-pub(crate) fn measure(setup: Setup, contenders: &[&'static Contender], sizes: &[usize]) -> Vec<Vec<Point>> {
+pub(crate) fn measure(
+    setup: Setup,
+    contenders: &[&'static Contender],
+    sizes: &[usize],
+    rounds: usize,
+) -> Vec<Vec<Point>> {
     let databases = contenders.len().to_string();
     let stage = Stage::new(setup.config("databases", &databases).start());
     let there: Vec<bool> = contenders.iter().map(|contender| stage.has(contender)).collect();
     let mut rows = vec![Vec::new(); contenders.len()];
     let mut used = vec![0.0; contenders.len()];
     let mut filled = 0;
+    // What a database and a client take once is nobody's.
+    for (database, contender) in contenders.iter().enumerate().filter(|(at, _)| there[*at]) {
+        fill(&stage, contender, 0..1_000, database);
+    }
+    stage.server.client().ok("FLUSHALL");
     for size in sizes {
         let mut before = settled(&stage);
         for (database, contender) in contenders.iter().enumerate().filter(|(at, _)| there[*at]) {
@@ -43,11 +52,12 @@ pub(crate) fn measure(setup: Setup, contenders: &[&'static Contender], sizes: &[
             before = after;
         }
         filled = *size;
-        let cpu = calls(&stage, contenders, &there, *size);
+        let cpu = calls(&stage, contenders, &there, *size, rounds);
         for (database, cpu) in cpu.into_iter().enumerate().filter(|(at, _)| there[*at]) {
             rows[database].push(Point { buckets: *size, bytes: used[database] / *size as f64, cpu });
         }
     }
+    stage.assert_nothing_expired();
     rows
 }
 
@@ -76,11 +86,22 @@ fn settled(stage: &Stage) -> f64 {
 }
 
 /// Microseconds per call of each contender, by turns; medians.
-fn calls(stage: &Stage, contenders: &[&'static Contender], there: &[bool], size: usize) -> Vec<f64> {
+fn calls(
+    stage: &Stage,
+    contenders: &[&'static Contender],
+    there: &[bool],
+    size: usize,
+    rounds: usize,
+) -> Vec<Option<f64>> {
     let pid = stage.server.client().info("process_id");
     let mut seen = vec![Vec::new(); contenders.len()];
-    for round in 0..ROUNDS {
-        for (database, contender) in contenders.iter().enumerate().filter(|(at, _)| there[*at]) {
+    for round in 0..rounds {
+        for turn in 0..contenders.len() {
+            let database = if round % 2 == 0 { turn } else { contenders.len() - 1 - turn };
+            if !there[database] {
+                continue;
+            }
+            let contender = contenders[database];
             let keys = (0..SAMPLE).map(|call| (call * 7_919 + round * 104_729) * 131 % size);
             let calls = Calls::encode(contender.call, contender, keys, &stage.sha);
             let mut connection = Connection::new(stage.server.port(), database);
@@ -89,6 +110,5 @@ fn calls(stage: &Stage, contenders: &[&'static Contender], there: &[bool], size:
             seen[database].push((processor_micros(&pid) - before) / SAMPLE as f64);
         }
     }
-    let median = |seen: Vec<f64>| if seen.is_empty() { f64::NAN } else { median(seen) };
-    seen.into_iter().map(median).collect()
+    seen.into_iter().map(|seen| (!seen.is_empty()).then(|| median(seen))).collect()
 }

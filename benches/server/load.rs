@@ -23,6 +23,8 @@ const PIPELINE: usize = 32;
 pub(crate) struct Load {
     /// Microseconds of the server's processor time per call, in a pipeline.
     pub(crate) cpu: f64,
+    /// The least and the most that it was in a round.
+    pub(crate) cpu_range: (f64, f64),
     /// Microseconds per call as `INFO commandstats` has them: around the command alone.
     pub(crate) own: f64,
     /// Calls per second in a pipeline, and without.
@@ -51,13 +53,16 @@ pub(crate) fn measure(stage: &Stage, cases: &[Case], rounds: usize) -> Vec<Optio
             }
         }
     }
+    stage.assert_nothing_expired();
     seen.iter().map(|loads| (!loads.is_empty()).then(|| medians(loads))).collect()
 }
 
 fn medians(loads: &[Load]) -> Load {
     let of = |part: fn(&Load) -> f64| median(loads.iter().map(part).collect());
+    let cpus = || loads.iter().map(|load| load.cpu);
     Load {
         cpu: of(|load| load.cpu),
+        cpu_range: (cpus().fold(f64::INFINITY, f64::min), cpus().fold(0.0, f64::max)),
         own: of(|load| load.own),
         piped: of(|load| load.piped),
         single: of(|load| load.single),

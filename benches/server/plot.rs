@@ -27,8 +27,8 @@ fn peers<'a>(results: &Results, path: &'a Path) -> Drawn<'a> {
     let single: Vec<(&Row, f64)> = results
         .rows
         .iter()
-        .filter(|row| !row.contender.name.contains('3'))
-        .filter_map(|row| Some((row, row.hot?)))
+        .filter(|row| row.contender.commands() == 1 && !row.contender.name.contains('3'))
+        .filter_map(|row| Some((row, row.hot?.least)))
         .collect();
     let area = SVGBackend::new(path, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
@@ -51,9 +51,10 @@ fn peers<'a>(results: &Results, path: &'a Path) -> Drawn<'a> {
 /// A line a call: the server's processor time over the number of buckets.
 fn growth<'a>(results: &Results, path: &'a Path) -> Drawn<'a> {
     let rows = ["GET", SET, GRANTED, REFUSED].map(|name| results.row(name));
-    let points = || rows.iter().flat_map(|row| &row.growth);
-    let (least, most) = points().fold((usize::MAX, 1), |(low, high), at| (low.min(at.buckets), high.max(at.buckets)));
-    let top = points().map(|point| point.cpu).fold(0.0, f64::max) * 1.1;
+    let points = || rows.iter().flat_map(|row| row.growth.iter().filter_map(|point| Some((point.buckets, point.cpu?))));
+    let (least, most) =
+        points().fold((usize::MAX, 1), |(low, high), (buckets, _)| (low.min(buckets), high.max(buckets)));
+    let top = points().map(|(_, cpu)| cpu).fold(0.0, f64::max) * 1.1;
     let area = SVGBackend::new(path, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     title(&area, &format!("Microseconds of processor time per call on {}", results.server))?;
@@ -67,12 +68,12 @@ fn growth<'a>(results: &Results, path: &'a Path) -> Drawn<'a> {
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
-        .x_desc("keys in the database, named at random")
+        .x_desc("keys in the database")
         .x_label_formatter(&|keys| short(keys.round() as usize))
         .label_style(("sans-serif", 13))
         .draw()?;
     for (row, colour) in rows.iter().zip(LINES) {
-        let line = row.growth.iter().map(|point| (point.buckets as f64, point.cpu));
+        let line = row.growth.iter().filter_map(|point| Some((point.buckets as f64, point.cpu?)));
         chart
             .draw_series(LineSeries::new(line, colour.stroke_width(2)))?
             .label(row.contender.name)

@@ -82,6 +82,16 @@ impl Stage {
         }
     }
 
+    /// A key that expires is a full bucket, whose calls look right and are others than those that are measured.
+    pub(crate) fn assert_nothing_expired(&self) {
+        let mut client = self.server.client();
+        assert_eq!(
+            client.info("expired_keys"),
+            "0",
+            "the bench took longer than its keys live: nothing of this can be used"
+        );
+    }
+
     /// Fills fresh keys of a database.
     pub(crate) fn fill(&self, contender: &Contender, keys: Range<usize>, database: usize) {
         if !contender.fill.is_empty() {

@@ -6,7 +6,7 @@ use std::process::Command;
 use super::contenders::SET;
 use super::load::Load;
 use super::support::Server;
-use super::{Results, Row};
+use super::{Instructions, Results, Row, STARTS};
 
 /// The machine, the versions and the command.
 pub(crate) fn preamble() {
@@ -15,7 +15,19 @@ pub(crate) fn preamble() {
         .filter_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()).map(|value| (name, value)))
         .map(|(name, value)| format!(" {name}=\"{}\"", value.rsplit_once("/lib").map_or(&*value, |(_, file)| file)))
         .collect();
-    println!("`make bench{}`: {}, {}.", command.concat(), machine(), compiler());
+    println!("`make bench{}` at {}: {}, {}.", command.concat(), commit(), machine(), compiler());
+}
+
+/// What is measured.
+fn commit() -> String {
+    said_by(Command::new("git").args(["describe", "--always", "--dirty"]))
+        .unwrap_or_else(|| "an unknown commit".to_owned())
+}
+
+/// The one line that a command prints.
+fn said_by(command: &mut Command) -> Option<String> {
+    let output = command.output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 fn machine() -> String {
@@ -27,15 +39,14 @@ fn machine() -> String {
 }
 
 fn compiler() -> String {
-    let output = Command::new("rustc").arg("--version").output();
-    output
-        .map_or_else(|_| "unknown rustc".to_owned(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    said_by(Command::new("rustc").arg("--version")).unwrap_or_else(|| "unknown rustc".to_owned())
 }
 
 /// A server's own name and version.
 pub(crate) fn name_of(server: &Server) -> String {
     let mut client = server.client();
     match client.info("valkey_version") {
+        none if none.is_empty() && client.knows("gcra") => format!("Redis {} with GCRA", client.info("redis_version")),
         none if none.is_empty() => format!("Redis {}", client.info("redis_version")),
         version => format!("Valkey {version}"),
     }
@@ -54,28 +65,37 @@ pub(crate) fn print(results: &Results) {
 
 fn instructions(rows: &[&Row], set: &Row) {
     println!(
-        "\nInstructions per call: on one key, of `SET` on one; then on other keys; then on one with a listener.\n"
+        "\nInstructions per call, the least of {STARTS} starts of the server: on one key, with how far the most is above it and the"
     );
+    println!("share of `SET`; then on other keys; then on one with a listener.\n");
     let cells = |row: &&Row| {
-        let ratio = row.hot.zip(set.hot).map_or(String::new(), |(hot, set)| format!("{:.2}", hot / set));
+        let ratio = row.hot.zip(set.hot).map_or(String::new(), |(hot, set)| format!("{:.2}", hot.least / set.least));
+        let spread = row.hot.map_or(String::new(), |hot| format!("{:.1} %", (hot.most / hot.least - 1.0) * 100.0));
         let counts = [row.many, row.fresh, row.to_file, row.to_replica].map(count);
-        [vec![name(row), count(row.hot), ratio], counts.to_vec()].concat()
+        [vec![name(row), count(row.hot), spread, ratio], counts.to_vec()].concat()
     };
-    let header = ["call", "one key", "of SET", "1,000 keys", "fresh keys", "append-only file", "replica"];
+    let header = ["call", "one key", "spread", "of SET", "1,000 keys", "fresh keys", "append-only file", "replica"];
     markdown(&header, rows.iter().map(cells));
 }
 
 fn microseconds(rows: &[&Row]) {
     println!(
-        "\nMicroseconds per call: of the server's processor time in pipelines of 32, on one key, on 100,000, and on one with"
+        "\nMicroseconds per call, the median of some rounds: of the server's processor time in pipelines of 32, on one key, on"
     );
     println!(
-        "`appendfsync everysec` and a replica; as `INFO commandstats` counts; calls per second in these pipelines, and from"
+        "100,000, and on one with `appendfsync everysec` and a replica, each with the least and the most; as `INFO commandstats`"
     );
-    println!("8 clients without one, with the latencies that these see.\n");
+    println!(
+        "counts; calls per second in these pipelines, and from 8 clients without one, with the latencies that these see.\n"
+    );
     let cells = |row: &&Row| {
         let load = row.load?;
-        let cpu = |load: Option<Load>| load.map_or(String::new(), |load| format!("{:.2}", load.cpu));
+        let cpu = |load: Option<Load>| {
+            load.map_or(String::new(), |load| {
+                let (least, most) = load.cpu_range;
+                format!("{:.2} ({least:.2}-{most:.2})", load.cpu)
+            })
+        };
         Some(vec![
             name(row),
             cpu(row.load),
@@ -103,15 +123,21 @@ fn logged(rows: &[&Row]) {
 }
 
 fn growth(rows: &[&Row], set: &Row) {
-    println!(
-        "\nAs keys of 16 bytes grow in number: bytes of memory each, and the server's microseconds per call on them.\n"
-    );
+    let timed = set.growth.iter().any(|point| point.cpu.is_some());
+    let time = if timed { ", and the server's microseconds per call on them" } else { "" };
+    println!("\nAs keys of 16 bytes grow in number: bytes of memory each{time}.\n");
     let columns = set.growth.iter().map(|point| short(point.buckets));
-    let columns = columns.flat_map(|size| [format!("bytes, {size}"), format!("CPU, {size}")]);
+    let columns = columns.flat_map(|size| {
+        let cpu = timed.then(|| format!("CPU, {size}"));
+        std::iter::once(format!("bytes, {size}")).chain(cpu)
+    });
     let header: Vec<String> = std::iter::once("call".to_owned()).chain(columns).collect();
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let cells = |row: &&Row| {
-        let cells = row.growth.iter().flat_map(|point| [format!("{:.1}", point.bytes), format!("{:.2}", point.cpu)]);
+        let cells = row.growth.iter().flat_map(|point| {
+            let cpu = point.cpu.map(|cpu| format!("{cpu:.2}"));
+            std::iter::once(format!("{:.1}", point.bytes)).chain(cpu)
+        });
         std::iter::once(name(row)).chain(cells).collect()
     };
     markdown(&header, rows.iter().filter(|row| !row.growth.is_empty()).map(cells));
@@ -121,8 +147,8 @@ fn name(row: &Row) -> String {
     format!("`{}`", row.contender.name)
 }
 
-fn count(instructions: Option<f64>) -> String {
-    instructions.map_or(String::new(), grouped)
+fn count(instructions: Option<Instructions>) -> String {
+    instructions.map_or(String::new(), |instructions| grouped(instructions.least))
 }
 
 /// A whole number with its thousands apart.

@@ -130,7 +130,7 @@ impl Connection {
 fn end_of(input: &[u8], mut at: usize, integers: &mut Vec<i64>) -> Option<usize> {
     let mut open = 1;
     while open > 0 {
-        let line = &input[at..];
+        let line = input.get(at..)?;
         let len = line.iter().position(|byte| *byte == b'\r')?;
         let number = || std::str::from_utf8(&line[1..len]).ok().and_then(|text| text.parse::<i64>().ok());
         open -= 1;

@@ -10,6 +10,7 @@
 //! O(N log N) in the number of buckets.
 
 use bucket::{Amount, Bucket, Decision, Quota, Retry};
+use smallvec::SmallVec;
 
 use crate::args;
 use crate::error::{Argument, Error};
@@ -32,6 +33,9 @@ struct Request<'a> {
 /// Arguments of a group.
 const GROUP: usize = 4;
 
+/// As many as limits that hold together as a rule are, without an allocation.
+type Few<T> = SmallVec<[T; 4]>;
+
 impl Command for MTake {
     const MANUAL: Manual = Manual {
         name: c"tb.mtake",
@@ -51,24 +55,23 @@ impl Command for MTake {
     fn call(ctx: &Context, args: &Args<'_>) -> Result<Reply, Error> {
         let requests = requests(args)?;
         let now = server::now();
-        let slots = requests.iter().map(|request| Slot::open(ctx, request.key)).collect::<Result<Vec<_>, _>>()?;
-        let taken: Vec<(Option<Bucket>, Decision)> = requests
-            .iter()
-            .zip(&slots)
-            .map(|(Request { quota, cost, .. }, slot)| {
-                Bucket::or_full(slot.bucket(), quota, now).take(quota, *cost, now)
-            })
-            .collect();
-        let allowed = taken.iter().all(|(_, decision)| decision.allowed);
+        let mut taken = Few::new();
+        for request in &requests {
+            let slot = Slot::open(ctx, request.key)?;
+            let bucket = Bucket::or_full(slot.bucket(), &request.quota, now);
+            let (bucket, decision) = bucket.take(&request.quota, request.cost, now);
+            taken.push((slot, bucket, decision));
+        }
+        let allowed = taken.iter().all(|(.., decision)| decision.allowed);
         if allowed {
-            let mut stored = slots.iter().zip(&taken).filter(|(_, (bucket, _))| bucket.is_some());
-            stored.try_for_each(|(slot, _)| slot.check_memory(ctx))?;
+            let mut stored = taken.iter().filter(|(_, bucket, _)| bucket.is_some());
+            stored.try_for_each(|(slot, ..)| slot.check_memory(ctx))?;
         }
 
         let mut verdict = Decision { allowed, remaining: u64::MAX, retry: Retry::Now };
         let mut answers = Vec::with_capacity(requests.len());
-        let mut changed = Vec::with_capacity(requests.len());
-        for ((request, slot), (bucket, mut decision)) in requests.iter().zip(slots).zip(taken) {
+        let mut changed = Few::new();
+        for (request, (slot, bucket, mut decision)) in requests.iter().zip(taken) {
             match bucket {
                 Some(bucket) if allowed => {
                     slot.commit(ctx, bucket, &request.quota)?;
@@ -97,20 +100,18 @@ impl Command for MTake {
     }
 }
 
-fn requests<'a>(args: &Args<'a>) -> Result<Vec<Request<'a>>, Error> {
+fn requests<'a>(args: &Args<'a>) -> Result<Few<Request<'a>>, Error> {
     let groups = args.len().saturating_sub(1);
     if groups == 0 || !groups.is_multiple_of(GROUP) {
         return Err(Error::Arity);
     }
-    let requests = (1..args.len())
-        .step_by(GROUP)
-        .map(|at| {
-            let quota = args::quota(args, at.saturating_add(1))?;
-            let cost = args::amount(args, at.saturating_add(3), Argument::Cost)?;
-            Ok(Request { key: args.key(at)?, quota, cost })
-        })
-        .collect::<Result<Vec<_>, Error>>()?;
-    let mut names: Vec<&[u8]> = requests.iter().map(|request| request.key.bytes()).collect();
+    let mut requests = Few::new();
+    for at in (1..args.len()).step_by(GROUP) {
+        let quota = args::quota(args, at.saturating_add(1))?;
+        let cost = args::amount(args, at.saturating_add(3), Argument::Cost)?;
+        requests.push(Request { key: args.key(at)?, quota, cost });
+    }
+    let mut names: Few<&[u8]> = requests.iter().map(|request| request.key.bytes()).collect();
     names.sort_unstable();
     if names.windows(2).any(|pair| matches!(pair, [a, b] if a == b)) {
         return Err(Error::SameKeyTwice);
