@@ -56,7 +56,7 @@ fuzz: release ## any bytes among any commands against a model, for SECONDS=3600,
 load: release ## a thousand connections and ten thousand tenants for SECONDS=120
 	TB_SECONDS=$(or $(SECONDS),120) TB_MODULE=$(MODULE) cargo test --test trust a_thousand -- --nocapture
 
-fuzz-core: ## coverage-guided fuzzing of the parsers and the stored form, SECONDS=60 each (needs a C++ compiler)
+fuzz-core: ## coverage-guided fuzzing of the parsers, the stored form and the fast path, SECONDS=60 each (needs a C++ compiler)
 	@scripts/fuzz-core $(or $(SECONDS),60)
 
 deny: ## the dependencies: known faults, licences, sources
