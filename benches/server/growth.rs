@@ -44,10 +44,10 @@ pub(crate) fn measure(
     }
     stage.server.client().ok("FLUSHALL");
     for size in sizes {
-        let mut before = settled(&stage);
+        let mut before = settled(&stage, 0);
         for (database, contender) in contenders.iter().enumerate().filter(|(at, _)| there[*at]) {
             fill(&stage, contender, filled..*size, database);
-            let after = settled(&stage);
+            let after = settled(&stage, database);
             used[database] += after - before;
             before = after;
         }
@@ -67,22 +67,28 @@ fn fill(stage: &Stage, contender: &Contender, keys: Range<usize>, database: usiz
     }
 }
 
-/// The memory in use, once the server has finished growing its tables. It does so a millisecond a tick, here five hundred
-/// times a second, and the memory falls when the old table goes.
-fn settled(stage: &Stage) -> f64 {
+/// The memory in use, once the server has finished growing a database's tables and the old ones are gone. It works on that a
+/// millisecond a tick, here five hundred times a second.
+fn settled(stage: &Stage, database: usize) -> f64 {
     let mut client = stage.server.client();
     client.ok("CONFIG SET hz 500");
     let deadline = Instant::now() + Duration::from_secs(120);
-    let (mut last, mut still) = (0, 0);
-    while still < 50 {
+    let wait = |pause| {
         assert!(Instant::now() < deadline, "the server's memory does not settle");
-        thread::sleep(Duration::from_millis(20));
-        let used = client.info_int("used_memory");
-        still = if (used - last).abs() < 4_096 { still + 1 } else { 0 };
+        thread::sleep(Duration::from_millis(pause));
+    };
+    while client.call(&["DEBUG", "HTSTATS", &database.to_string()]).text().contains("rehashing target") {
+        wait(100);
+    }
+    let (mut last, mut still) = (0.0, 0);
+    while still < 50 {
+        wait(20);
+        let used = client.info_int("used_memory") as f64;
+        still = if (used - last).abs() < 4_096.0 { still + 1 } else { 0 };
         last = used;
     }
     client.ok("CONFIG SET hz 10");
-    last as f64
+    last
 }
 
 /// Microseconds per call of each contender, by turns; medians.
