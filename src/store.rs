@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 
-use bucket::{Bucket, Deadline, FastTake, FastTaken, Micros, Quota, Record};
+use bucket::{Bucket, FastTake, FastTaken, Micros, Quota, Record};
 
 use crate::error::Error;
 use crate::server::{self, Context, Expiry, Key, KeyName, Value};
@@ -62,7 +62,7 @@ impl<'a> Slot<'a> {
     fn write(mut self, ctx: &Context, record: &Record) -> Result<(), Error> {
         let expiry = match self.record {
             Some(old) if old.deadline == record.deadline => Expiry::Stands,
-            _ => record.deadline.as_millis().map_or(Expiry::None, Expiry::At),
+            _ => Expiry::until(record.deadline),
         };
         let bytes = record.encode();
         self.key.write(&bytes, expiry)?;
@@ -78,7 +78,8 @@ pub(crate) struct Opened<K> {
     now: Micros,
 }
 
-/// The fast path of a take: all of it where everything is as usual, or else the key, open and as it was.
+/// The fast path of a take: all of it where everything is as usual, or else the key, open and as it was unless the server
+/// refused to write.
 #[inline(always)]
 pub(crate) fn take_fast<'a>(
     ctx: &'a Context,
@@ -89,43 +90,23 @@ pub(crate) fn take_fast<'a>(
     let Opened { mut key, now } = open(ctx, name);
     let taken = match key.value() {
         Value::Bytes(bytes) => take.take(Some(bytes), server::expiry_slack(), now),
-        Value::Absent if !server::is_out_of_memory(ctx, name) => take.take(None, server::expiry_slack(), now),
-        _ => None,
+        // Whatever this answers creates the key.
+        Value::Absent => take.take(None, server::expiry_slack(), now).filter(|_| !server::is_out_of_memory(ctx, name)),
+        Value::Other => None,
     };
     let Some(taken) = taken else { return Err(Opened { key, now }) };
-    match taken {
-        FastTaken::Granted(_, bytes) if key.overwrite(&bytes) => {
-            drop(key);
-            announce(ctx, name, &bytes, Expiry::Stands);
-            server::notify(ctx, event, name);
-        }
-        FastTaken::Moved(_, bytes, deadline) => {
-            move_deadline(ctx, key, name, &bytes, deadline, event).map_err(|key| Opened { key, now })?;
-        }
-        FastTaken::Refused(..) => {}
-        FastTaken::Granted(..) => return Err(Opened { key, now }),
-    }
-    Ok(taken)
-}
-
-/// Stores a bucket with another deadline or its first, or gives the key back.
-#[inline(never)]
-fn move_deadline<'a>(
-    ctx: &Context,
-    mut key: Key<'a>,
-    name: KeyName<'_>,
-    bytes: &[u8; Record::LEN],
-    deadline: Deadline,
-    event: &CStr,
-) -> Result<(), Key<'a>> {
-    let expiry = deadline.as_millis().map_or(Expiry::None, Expiry::At);
-    if key.write(bytes, expiry).is_err() {
-        return Err(key);
+    let (bytes, expiry) = match taken {
+        FastTaken::Refused(..) => return Ok(taken),
+        FastTaken::Granted(_, bytes) => (bytes, Expiry::Stands),
+        FastTaken::Dated(_, bytes, deadline) => (bytes, Expiry::until(deadline)),
+    };
+    if key.write(&bytes, expiry).is_err() {
+        return Err(Opened { key, now });
     }
     drop(key);
-    announce(ctx, name, bytes, expiry);
+    announce(ctx, name, &bytes, expiry);
     server::notify(ctx, event, name);
-    Ok(())
+    Ok(taken)
 }
 
 /// The fast path of a peek, if it is one for what is under the key, or else the key, open to be read.

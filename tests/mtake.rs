@@ -703,7 +703,7 @@ fn is_as_many_takes_when_all_pass_and_as_many_peeks_when_not() {
     let (granted, refused) = (RefCell::new(0), RefCell::new(0));
     let mut runner = TestRunner::new(ProptestConfig { cases: 500, failure_persistence: None, ..Default::default() });
     let decimal = |nanos: u64| format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000);
-    let outcome = runner.run(&prop::collection::vec(bucket(), 1..5), |buckets| {
+    let outcome = runner.run(&prop::collection::vec(bucket(), 1..7), |buckets| {
         let mut client = client.borrow_mut();
         client.ok("FLUSHALL");
         let now = START_US + 1_000_000_000;

@@ -27,8 +27,8 @@ pub struct FastTake {
 pub enum FastTaken {
     /// Granted: the whole tokens left, and what is to be stored. The key's deadline stands.
     Granted(u64, [u8; Record::LEN]),
-    /// Granted, and the key's deadline is another or its first.
-    Moved(u64, [u8; Record::LEN], Deadline),
+    /// Granted, and the key's deadline is this one, its first or another than before.
+    Dated(u64, [u8; Record::LEN], Deadline),
     /// Refused: the whole tokens there, and the milliseconds to wait. Nothing changes.
     Refused(u64, u64),
 }
@@ -63,7 +63,7 @@ impl FastTake {
     #[inline(always)]
     #[must_use]
     pub fn take(&self, stored: Option<&[u8; Record::LEN]>, slack: Slack, now: Micros) -> Option<FastTaken> {
-        let Some(stored) = stored else { return self.moved(self.capacity, slack, now) };
+        let Some(stored) = stored else { return self.dated(self.capacity, slack, now) };
         let (balance, stamp, deadline) = Record::unpacked(stored)?;
         let judged = self.judged(balance, stamp, now)?;
         let deadline_micros = deadline.as_micros()?;
@@ -85,24 +85,22 @@ impl FastTake {
                 }
             };
         if !stands {
-            return self.moved(judged.refilled, slack, now);
+            return self.dated(judged.refilled, slack, now);
         }
         Some(FastTaken::Granted(tokens(left), Record::packed(left.into(), now, deadline)))
     }
 
-    /// A grant out of so many units under a new deadline, which holds however low the balance falls.
+    /// A grant out of so many units under a deadline that holds however low the balance falls; of an absent bucket there may be
+    /// fewer than the cost.
     #[inline(never)]
-    fn moved(&self, units: i64, slack: Slack, now: Micros) -> Option<FastTaken> {
+    fn dated(&self, units: i64, slack: Slack, now: Micros) -> Option<FastTaken> {
         if self.cost == 0 || self.cost > units {
             return None;
         }
+        let left = units - self.cost;
         let refill = self.capacity.cast_unsigned().checked_mul(self.micros)?.div_ceil(self.rate);
         let deadline = Deadline::at_or_after(refill.checked_add(slack.micros())?.checked_add(now.get())?.into());
-        if deadline == Deadline::NEVER {
-            return None;
-        }
-        let left = units - self.cost;
-        Some(FastTaken::Moved(tokens(left), Record::packed(left.into(), now, deadline), deadline))
+        Some(FastTaken::Dated(tokens(left), Record::packed(left.into(), now, deadline), deadline))
     }
 
     /// What [`FastTake::take`] would answer: the whole tokens before taking, and the milliseconds to wait, 0 for none.

@@ -19,8 +19,13 @@ fn take(fields: &[u8; 40], capacity: &[u8], rate: &[u8], cost: Option<&[u8]>) {
     assert_eq!(fast.cost(), cost);
 
     let word = |at: usize| u64::from_le_bytes(fields[at..at + 8].try_into().expect("eight bytes"));
-    let (now, slack) = (Micros::new(word(24)), Slack::from_millis(word(32)));
-    let mut stored: [u8; Record::LEN] = fields[..Record::LEN].try_into().expect("24 bytes");
+    // No input at all is an ordinary bucket at an ordinary time; every bit of it changes that.
+    let noon = Micros::new(1_767_225_600_000_000);
+    let (now, slack) = (Micros::new(noon.get().wrapping_add(word(24))), Slack::from_millis(word(32)));
+    let mut stored = Record::with(None, Bucket::full(&quota, noon), &quota, slack).encode();
+    for (stored, change) in stored.iter_mut().zip(fields) {
+        *stored ^= change;
+    }
     // One of these check bytes fits, if the first byte and the balance can be a record's.
     let record = (0..=u8::MAX).find_map(|check| {
         stored[1] = check;
@@ -46,7 +51,7 @@ fn take(fields: &[u8; 40], capacity: &[u8], rate: &[u8], cost: Option<&[u8]>) {
             assert_eq!((whole.map(|whole| whole.encode()), remaining), (Some(bytes), decision.remaining));
             assert_eq!(whole.map(|whole| whole.deadline), record.map(|record| record.deadline));
         }
-        Some(FastTaken::Moved(remaining, bytes, deadline)) => {
+        Some(FastTaken::Dated(remaining, bytes, deadline)) => {
             assert_eq!((whole.map(|whole| whole.encode()), remaining), (Some(bytes), decision.remaining));
             assert_eq!(whole.map(|whole| whole.deadline), Some(deadline));
         }

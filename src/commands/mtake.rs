@@ -33,7 +33,7 @@ struct Request<'a> {
 /// Arguments of a group.
 const GROUP: usize = 4;
 
-/// As many as limits that hold together as a rule are, without an allocation.
+/// A list that needs no allocation up to four, more than limits that hold together usually are.
 type Few<T> = SmallVec<[T; 4]>;
 
 impl Command for MTake {

@@ -39,7 +39,7 @@ impl Command for Take {
     fn call(ctx: &Context, args: &Args<'_>) -> Result<Reply, Error> {
         let Some((name, take)) = fast(args) else { return Ok(in_full(ctx, args, None)?.into()) };
         match store::take_fast(ctx, name, &take, Self::MANUAL.name) {
-            Ok(FastTaken::Granted(remaining, _) | FastTaken::Moved(remaining, ..)) => {
+            Ok(FastTaken::Granted(remaining, _) | FastTaken::Dated(remaining, ..)) => {
                 stats::count_grant(Some(take.cost()), Retry::Now);
                 Ok(Reply::Integers([1, remaining.cast_signed(), 0]))
             }

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
-use bucket::Record;
+use bucket::{Deadline, Record};
 use redis_module::raw;
 
 use super::{Context, KeyName, api};
@@ -41,6 +41,14 @@ pub(crate) enum Expiry {
     None,
     /// Milliseconds since the epoch.
     At(u64),
+}
+
+impl Expiry {
+    /// That of a record.
+    #[inline(always)]
+    pub(crate) fn until(deadline: Deadline) -> Self {
+        deadline.as_millis().map_or(Self::None, Self::At)
+    }
 }
 
 impl<'a> Key<'a> {

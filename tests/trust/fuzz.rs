@@ -287,7 +287,7 @@ impl Tester {
         let (name, usual) = match self.random.below(16) {
             0..5 => ("TB.TAKE", 1),
             5 | 6 => ("TB.PEEK", 1),
-            7..9 => ("TB.MTAKE", self.random.below(4) + 1),
+            7..9 => ("TB.MTAKE", self.random.below(6) + 1),
             9 | 10 => ("TB.LEASE", 1),
             11 => ("TB.REFUND", 1),
             12 | 13 => ("TB.DEBIT", 1),

@@ -64,7 +64,7 @@ impl Both {
                 let stored = granted(remaining, bytes);
                 assert_eq!(Some(stored.deadline), record.map(|record| record.deadline), "{record:?} at {now:?}");
             }
-            Some(FastTaken::Moved(remaining, bytes, deadline)) => {
+            Some(FastTaken::Dated(remaining, bytes, deadline)) => {
                 let stored = granted(remaining, bytes);
                 assert_eq!(stored.deadline, deadline, "{record:?} at {now:?}");
                 assert_ne!(Some(deadline), record.map(|record| record.deadline), "{record:?} at {now:?}");
