@@ -34,9 +34,9 @@ const FURTHER: &[Contender] = &[
     Contender {
         name: "TB.TAKE, granted, no cost",
         prefix: "tba:",
-        call: "TB.TAKE KEY 9000000 1000",
-        fill: "TB.TAKE KEY 9000000 1000",
-        answer: Answer::Integers(&[1..=1, 0..=8_999_999, 0..=0]),
+        call: "TB.TAKE KEY 1000000 100",
+        fill: "TB.TAKE KEY 1000000 100",
+        answer: Answer::Integers(&[1..=1, 0..=999_999, 0..=0]),
         fresh: true,
     },
     Contender {
@@ -50,9 +50,9 @@ const FURTHER: &[Contender] = &[
     Contender {
         name: "TB.LEASE",
         prefix: "tbl:",
-        call: "TB.LEASE KEY 9000000 1000 1",
-        fill: "TB.LEASE KEY 9000000 1000 1",
-        answer: Answer::Integers(&[1..=1, 0..=8_999_999, 0..=0]),
+        call: "TB.LEASE KEY 1000000 100 1",
+        fill: "TB.LEASE KEY 1000000 100 1",
+        answer: Answer::Integers(&[1..=1, 0..=999_999, 0..=0]),
         fresh: true,
     },
 ];

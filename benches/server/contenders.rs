@@ -43,8 +43,8 @@ pub(crate) const GCRA_GRANTED: &str = "GCRA, granted";
 pub(crate) const GCRA_REFUSED: &str = "GCRA, refused";
 pub(crate) const INCREX_GRANTED: &str = "INCREX, granted";
 
-/// Tokens left of nine million after a first take.
-const LEFT: RangeInclusive<i64> = 0..=8_999_999;
+/// Tokens left of a million after a first take.
+const LEFT: RangeInclusive<i64> = 0..=999_999;
 /// Tokens left of five, which come back one in a thousand seconds, while five are refused.
 const TOO_FEW: RangeInclusive<i64> = 0..=4;
 /// Milliseconds until five tokens are there.
@@ -59,7 +59,7 @@ pub(crate) const CONTENDERS: &[Contender] = &[
     Contender {
         name: "module, no-op",
         prefix: "noo:",
-        call: "NOOP.TAKE KEY 9000000 1000 1",
+        call: "NOOP.TAKE KEY 1000000 100 1",
         fill: "",
         answer: Answer::Integers(&[1..=1, 0..=0, 0..=0]),
         fresh: false,
@@ -91,8 +91,8 @@ pub(crate) const CONTENDERS: &[Contender] = &[
     Contender {
         name: GRANTED,
         prefix: "tba:",
-        call: "TB.TAKE KEY 9000000 1000 1",
-        fill: "TB.TAKE KEY 9000000 1000 1",
+        call: "TB.TAKE KEY 1000000 100 1",
+        fill: "TB.TAKE KEY 1000000 100 1",
         answer: GRANT,
         fresh: true,
     },
@@ -100,8 +100,8 @@ pub(crate) const CONTENDERS: &[Contender] = &[
         name: MOVING,
         prefix: "tbm:",
         // Under the one quota the deadline comes too late, under the other too early.
-        call: "TB.TAKE KEY 9000000 100000 1\nTB.TAKE KEY 9000000 1000 1",
-        fill: "TB.TAKE KEY 9000000 1000 4500000",
+        call: "TB.TAKE KEY 1000000 1000 1\nTB.TAKE KEY 1000000 100 1",
+        fill: "TB.TAKE KEY 1000000 100 500000",
         answer: GRANT,
         fresh: false,
     },
@@ -124,8 +124,8 @@ pub(crate) const CONTENDERS: &[Contender] = &[
     Contender {
         name: SCRIPT_GRANTED,
         prefix: "lua:",
-        call: "EVALSHA HASH 1 KEY TB.TAKE 9000000 1000 1",
-        fill: "EVALSHA HASH 1 KEY TB.TAKE 9000000 1000 4500000",
+        call: "EVALSHA HASH 1 KEY TB.TAKE 1000000 100 1",
+        fill: "EVALSHA HASH 1 KEY TB.TAKE 1000000 100 500000",
         answer: GRANT,
         fresh: true,
     },
@@ -140,9 +140,9 @@ pub(crate) const CONTENDERS: &[Contender] = &[
     Contender {
         name: CELL_GRANTED,
         prefix: "cla:",
-        call: "CL.THROTTLE KEY 8999999 1000 1 1",
-        fill: "CL.THROTTLE KEY 8999999 1000 1 4500000",
-        answer: Answer::Integers(&[0..=0, 9_000_000..=9_000_000, LEFT, -1..=-1, 0..=9_000]),
+        call: "CL.THROTTLE KEY 999999 100 1 1",
+        fill: "CL.THROTTLE KEY 999999 100 1 500000",
+        answer: Answer::Integers(&[0..=0, 1_000_000..=1_000_000, LEFT, -1..=-1, 0..=10_000]),
         fresh: true,
     },
     Contender {
@@ -156,9 +156,9 @@ pub(crate) const CONTENDERS: &[Contender] = &[
     Contender {
         name: GCRA_GRANTED,
         prefix: "gca:",
-        call: "GCRA KEY 8999999 1000 1",
-        fill: "GCRA KEY 8999999 1000 1 TOKENS 4500000",
-        answer: Answer::Integers(&[0..=0, 9_000_000..=9_000_000, LEFT, -1..=-1, 0..=9_000]),
+        call: "GCRA KEY 999999 100 1",
+        fill: "GCRA KEY 999999 100 1 TOKENS 500000",
+        answer: Answer::Integers(&[0..=0, 1_000_000..=1_000_000, LEFT, -1..=-1, 0..=10_000]),
         fresh: true,
     },
     Contender {
@@ -189,24 +189,24 @@ pub(crate) const CONTENDERS: &[Contender] = &[
     Contender {
         name: MTAKE,
         prefix: "mta:",
-        call: "TB.MTAKE KEY:1 9000000 1000 1 KEY:2 9000000 1000 1 KEY:3 9000000 1000 1",
-        fill: "TB.MTAKE KEY:1 9000000 1000 1 KEY:2 9000000 1000 1 KEY:3 9000000 1000 1",
+        call: "TB.MTAKE KEY:1 1000000 100 1 KEY:2 1000000 100 1 KEY:3 1000000 100 1",
+        fill: "TB.MTAKE KEY:1 1000000 100 1 KEY:2 1000000 100 1 KEY:3 1000000 100 1",
         answer: GRANT_OF_3,
         fresh: true,
     },
     Contender {
         name: THREE_TAKES,
         prefix: "mtt:",
-        call: "TB.TAKE KEY:1 9000000 1000 1\nTB.TAKE KEY:2 9000000 1000 1\nTB.TAKE KEY:3 9000000 1000 1",
-        fill: "TB.TAKE KEY:1 9000000 1000 1\nTB.TAKE KEY:2 9000000 1000 1\nTB.TAKE KEY:3 9000000 1000 1",
+        call: "TB.TAKE KEY:1 1000000 100 1\nTB.TAKE KEY:2 1000000 100 1\nTB.TAKE KEY:3 1000000 100 1",
+        fill: "TB.TAKE KEY:1 1000000 100 1\nTB.TAKE KEY:2 1000000 100 1\nTB.TAKE KEY:3 1000000 100 1",
         answer: GRANT,
         fresh: true,
     },
     Contender {
         name: "EVALSHA over 3",
         prefix: "lu3:",
-        call: "EVALSHA HASH 3 KEY:1 KEY:2 KEY:3 TB.MTAKE 9000000 1000 1 9000000 1000 1 9000000 1000 1",
-        fill: "EVALSHA HASH 3 KEY:1 KEY:2 KEY:3 TB.MTAKE 9000000 1000 4500000 9000000 1000 4500000 9000000 1000 4500000",
+        call: "EVALSHA HASH 3 KEY:1 KEY:2 KEY:3 TB.MTAKE 1000000 100 1 1000000 100 1 1000000 100 1",
+        fill: "EVALSHA HASH 3 KEY:1 KEY:2 KEY:3 TB.MTAKE 1000000 100 500000 1000000 100 500000 1000000 100 500000",
         answer: GRANT_OF_3,
         fresh: true,
     },

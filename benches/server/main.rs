@@ -44,7 +44,7 @@ struct Extent {
 }
 
 const QUICK: Extent = Extent { rounds: 5, sizes: &[1_000, 10_000, 100_000, 1_000_000] };
-const FULL: Extent = Extent { rounds: 9, sizes: &[1_000, 10_000, 100_000, 1_000_000, 5_000_000] };
+const FULL: Extent = Extent { rounds: 5, sizes: &[1_000, 10_000, 100_000, 1_000_000, 5_000_000] };
 const COUNTS: Extent = Extent { rounds: 0, sizes: &[100_000] };
 
 /// Starts of the server that instructions are counted in.
