@@ -4,8 +4,8 @@
 #   SERVER=...      another server than the redis-server (or valkey-server) on PATH: a name or a path
 #   SERVERS="..."   the servers of `make test-servers`, instead of all of them
 #   STARTS=n        how often `make instructions` starts the server: more starts, steadier figures
-#   FULL=1          `make bench` up to five million buckets; with SERVERS="..." on each of these
-#   COUNTS=1        `make bench` of instructions and bytes alone, which are the same on any machine
+#   FULL=1          `make bench` up to five million buckets of each kind (6 GB); with SERVERS="..." on each of these
+#   COUNTS=1        `make bench` of instructions and bytes alone, which hardly depend on the machine
 #   CELL=/path      `make bench` measures redis-cell too: its libredis_cell.so
 #   PLOTS=folder    `make bench` draws its plots there
 
@@ -75,7 +75,7 @@ fmt: ## format the code
 doc: deps ## the documentation, in target/doc
 	cargo doc --workspace --no-deps --all-features
 
-bench: deps ## every peer on the same work in one run: the tables of README and docs (needs valgrind; minutes)
+bench: deps ## peers on the same work in one run, the tables of docs/figures.md (needs valgrind; minutes; FULL=1, SERVERS, CELL, PLOTS)
 	$(if $(SERVERS),scripts/get-servers target/servers $(SERVERS))
 	cargo build --release --example noop
 	cargo bench --bench server

@@ -1,7 +1,7 @@
 //! The table of the README: every peer in one run, on the same work, by turns, each reply checked.
 //!
 //! `make bench` is the quick form, on one server. `make bench FULL=1 SERVERS="redis-7.0 redis-8.10-gcra valkey-8.1"` goes up to
-//! five million buckets of every kind on each (which takes 6 GB); `COUNTS=1` measures only what is the same on any machine, instructions and bytes;
+//! five million buckets of every kind on each (which takes 6 GB); `COUNTS=1` measures only what hardly depends on the machine, instructions and bytes;
 //! `CELL=/path/to/libredis_cell.so` adds redis-cell. It prints Markdown, and draws its plots into the folder PLOTS.
 //!
 //! Where it misleads: instructions say nothing of cache misses, which `growth` shows, nor of the kernel's part, which is most

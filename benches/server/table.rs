@@ -1,6 +1,7 @@
 //! What was measured, as tables in Markdown.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use super::contenders::SET;
@@ -13,7 +14,11 @@ pub(crate) fn preamble() {
     let command: Vec<String> = ["FULL", "COUNTS", "SERVERS", "CELL"]
         .iter()
         .filter_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()).map(|value| (name, value)))
-        .map(|(name, value)| format!(" {name}=\"{}\"", value.rsplit_once("/lib").map_or(&*value, |(_, file)| file)))
+        .map(|(name, value)| match Path::new(&value).file_name() {
+            // Where redis-cell lies is nobody's business.
+            Some(file) if *name == "CELL" => format!(" {name}=\"{}\"", file.display()),
+            _ => format!(" {name}=\"{value}\""),
+        })
         .collect();
     println!("`make bench{}` at {}: {}, {}.", command.concat(), commit(), machine(), compiler());
 }
